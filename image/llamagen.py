@@ -1,0 +1,244 @@
+"""LlamaGen's decoder: a Llama over image codes with 2-D rotary positions and a condition prefix.
+
+Sun et al., 2024, "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation".
+This file holds the network only; it knows nothing of sampling, guidance or speculation.
+
+Symbols of the shapes: R rows of the model batch, N query tokens, S key slots, D hidden size, H heads, P = D / H,
+T condition slots, V codes. Sequence position ``s`` is a condition slot for ``s < T`` and image token ``s - T`` after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from diffusers.utils import BaseOutput
+from einops import rearrange
+from torch import Tensor, nn
+
+
+def feed_forward_size(hidden_size: int, multiple_of: int = 256) -> int:
+    """Two thirds of four times the width, rounded up to ``multiple_of`` (LLaMA's SwiGLU sizing)."""
+    size = int(2 * 4 * hidden_size / 3)
+    return multiple_of * ((size + multiple_of - 1) // multiple_of)
+
+
+def rotary_table(grid_height: int, grid_width: int, head_dim: int, condition_length: int, theta: float) -> Tensor:
+    """Cosines and signed sines for every sequence position, (T + grid_height * grid_width, 2, P).
+
+    The first half of a head turns with the row, the second with the column, in adjacent pairs. Condition slots hold
+    zeros for cosine *and* sine: their queries and keys vanish, so an image query gives each caption slot the logit 0.
+    """
+    half = head_dim // 2
+    frequencies = theta ** (-torch.arange(0, half, 2, dtype=torch.float32) / half)  # (P/4,)
+    rows = torch.outer(torch.arange(grid_height, dtype=torch.float32), frequencies)
+    columns = torch.outer(torch.arange(grid_width, dtype=torch.float32), frequencies)
+    angles = torch.cat(
+        [rows[:, None].expand(-1, grid_width, -1), columns[None].expand(grid_height, -1, -1)], dim=-1
+    ).flatten(0, 1)  # (grid, P/2)
+    cosine = angles.cos().repeat_interleave(2, dim=-1)
+    sine = angles.sin().repeat_interleave(2, dim=-1)
+    sine[:, 0::2] *= -1  # (a, b) -> (a cos - b sin, b cos + a sin) becomes x * cos + swap(x) * signed_sin
+    table = torch.stack([cosine, sine], dim=1)
+    return torch.cat([table.new_zeros(condition_length, 2, head_dim), table])
+
+
+def apply_rotary(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate adjacent pairs of ``x`` (R, N, ..., P) by the angles of ``rotary``, two tensors (R, N, ..., P)."""
+    cosine, signed_sine = rotary
+    swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    return torch.addcmul(x * cosine, swapped, signed_sine)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in float32, cast back before the weight is applied, as the released weights expect."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).type_as(x) * self.weight
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim = hidden_size // num_heads
+        self.qkv = nn.Linear(hidden_size, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=False)
+        self.out = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int
+    ) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (R, N, H + 2 Hkv, P)
+        queries_keys, value = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=2)
+        queries_keys = apply_rotary(queries_keys.float(), rotary).type_as(x)
+        query, key = queries_keys.split([self.num_heads, self.num_kv_heads], dim=2)
+        query, key, value = (rearrange(t, "r n h p -> r h n p") for t in (query, key, value))
+        if cache is not None:
+            key, value = cache.update(key, value, layer)
+        if self.num_kv_heads != self.num_heads:  # an explicit mask with grouped heads would leave the fused kernels
+            repeats = self.num_heads // self.num_kv_heads
+            key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+        return self.out(rearrange(attended, "r h n p -> r n (h p)"))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
+        self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int, eps: float) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(hidden_size, eps)
+        self.attention = Attention(hidden_size, num_heads, num_kv_heads)
+        self.feed_forward_norm = RMSNorm(hidden_size, eps)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size)
+
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, mask, cache, layer)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class CaptionProjection(nn.Module):
+    """Two-layer perceptron (tanh-GELU, no bias) from text features to the decoder's width."""
+
+    def __init__(self, caption_dim: int, hidden_size: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(caption_dim, hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.output(F.gelu(self.input(features), approximate="tanh"))
+
+
+@dataclass
+class LlamaGenOutput(BaseOutput):
+    """Raw float32 ``logits`` (R, N, V) and the last normalised hidden states ``hidden`` (R, N, D)."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
+class LlamaGenTransformer(ModelMixin, ConfigMixin):
+    """The class- and caption-conditional LlamaGen decoder.
+
+    Args:
+        vocab_size: Number of image codes V.
+        hidden_size, num_layers, num_heads, num_kv_heads: Widths; ``num_kv_heads=None`` means one per head.
+        intermediate_size: Feed-forward width; ``None`` follows :func:`feed_forward_size`.
+        grid_height, grid_width: Image tokens per column and row; the sequence has their product.
+        condition_length: Condition slots T before the image (1 for classes, 120 for captions in the release).
+        caption_dim: Width of the text features, or ``None`` for a model without captions.
+        num_classes: Number of classes, or ``None``. One more row is stored for the null class.
+
+    Raises:
+        ValueError: If there is no condition at all, or a width does not divide.
+    """
+
+    _supports_gradient_checkpointing = False
+    _no_split_modules = ("Block",)
+    _repeated_blocks = ("Block",)
+
+    @register_to_config
+    def __init__(
+        self,
+        vocab_size: int = 16384,
+        hidden_size: int = 768,
+        num_layers: int = 12,
+        num_heads: int = 12,
+        num_kv_heads: int | None = None,
+        intermediate_size: int | None = None,
+        grid_height: int = 16,
+        grid_width: int = 16,
+        condition_length: int = 1,
+        caption_dim: int | None = None,
+        num_classes: int | None = 1000,
+        rope_theta: float = 10000.0,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_kv_heads or num_heads
+        if caption_dim is None and num_classes is None:
+            raise ValueError("`caption_dim` and `num_classes` are both None; a LlamaGen model needs a condition.")
+        if hidden_size % num_heads or (hidden_size // num_heads) % 4 or num_heads % num_kv_heads:
+            raise ValueError(
+                f"`hidden_size` ({hidden_size}) must be `num_heads` ({num_heads}) times a multiple of 4, "
+                f"and `num_heads` a multiple of `num_kv_heads` ({num_kv_heads})."
+            )
+        self.token_embedding = nn.Embedding(vocab_size, hidden_size)
+        if caption_dim is not None:
+            self.caption_projection = CaptionProjection(caption_dim, hidden_size)
+            self.register_buffer("null_caption", torch.randn(condition_length, caption_dim) / caption_dim**0.5)
+        if num_classes is not None:
+            self.class_embedding = nn.Embedding(num_classes + 1, hidden_size)
+        size = intermediate_size or feed_forward_size(hidden_size)
+        self.layers = nn.ModuleList(
+            [Block(hidden_size, num_heads, num_kv_heads, size, norm_eps) for _ in range(num_layers)]
+        )
+        self.norm = RMSNorm(hidden_size, norm_eps)
+        self.head = nn.Linear(hidden_size, vocab_size, bias=False)
+        table = rotary_table(grid_height, grid_width, hidden_size // num_heads, condition_length, rope_theta)
+        self.register_buffer("rotary", table, persistent=False)
+
+    def embed(
+        self, input_ids: Tensor | None, caption_embeds: Tensor | None, class_labels: Tensor | None
+    ) -> Tensor:
+        """Join the condition prefix and the image tokens, whichever are given, to (R, N, D)."""
+        parts = []
+        if caption_embeds is not None:
+            parts.append(self.caption_projection(caption_embeds))
+        if class_labels is not None:
+            parts.append(self.class_embedding(class_labels)[:, None])
+        if input_ids is not None:
+            parts.append(self.token_embedding(input_ids))
+        if not parts:
+            raise ValueError("Give `input_ids`, `caption_embeds` or `class_labels`; all three are None.")
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        caption_embeds: Tensor | None = None,
+        class_labels: Tensor | None = None,
+        position_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: Any = None,
+        num_logits: int = 0,
+    ) -> LlamaGenOutput:
+        """Run the decoder over the condition prefix, image tokens, or both.
+
+        Args:
+            input_ids: Image codes (R, N).
+            caption_embeds: Text features (R, T, caption_dim), left-padded.
+            class_labels: Class numbers (R,); ``num_classes`` is the null class.
+            position_ids: Sequence positions (R, N) or (1, N) of everything given, condition slots included.
+            attention_mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal.
+            cache: Object with ``update(key, value, layer)``, such as ``SpecCache``.
+            num_logits: Keep the logits of this many last positions only; 0 keeps all.
+        """
+        hidden = self.embed(input_ids, caption_embeds, class_labels)
+        table = self.rotary[position_ids]  # (R, N, 2, P)
+        rotary = (table[:, :, 0, None], table[:, :, 1, None])  # shared by all layers and heads
+        for layer, block in enumerate(self.layers):
+            hidden = block(hidden, rotary, attention_mask, cache, layer)
+        hidden = self.norm(hidden[:, -num_logits:])
+        return LlamaGenOutput(logits=self.head(hidden).float(), hidden=hidden)

@@ -1,0 +1,37 @@
+"""mmspec: speculative decoding for autoregressive image, speech, video and vision-language models.
+
+The public names below load on first use, so that ``import mmspec`` costs milliseconds and no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+__version__ = "0.1.0"
+
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, ... lie beside this package
+    __path__.append(str(_checkout))
+
+# The one table of public names. The last three are looked up by diffusers when it loads a saved pipeline.
+_EXPORTS = {
+    "LlamaGenTransformer": "mmspec.image.llamagen",
+    "ModelMixin": "diffusers",
+    "SchedulerMixin": "diffusers",
+    "PreTrainedModel": "transformers",
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_EXPORTS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
