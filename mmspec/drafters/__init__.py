@@ -1,0 +1,12 @@
+"""Drafters: one file a drafter, one line a drafter in this table."""
+
+from mmspec.core.registry import Registry
+
+DRAFTERS = Registry(
+    "drafter",
+    {
+        "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
+        "model": "mmspec.drafters.model:ModelDrafter",
+        "ngram": "mmspec.drafters.ngram:NGramDrafter",
+    },
+)

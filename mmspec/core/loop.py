@@ -1,0 +1,215 @@
+"""The decoding loop, the only one: prefill, propose, verify, accept, commit, stop.
+
+Plain decoding is this loop with drafts of one node. Rows are ragged: each commits its own length, none waits for
+another, and finished rows are compacted away. The loop knows no modality and no model.
+
+Symbols: B rows still decoded, M new tokens at most, N nodes of a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.controllers import Controller, RoundReport
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.noise import RowNoise
+from mmspec.core.sampling import SamplingParams, draw, process
+from mmspec.core.stats import DecodeStats, RowStats
+from mmspec.core.stopping import FinishReason, Stopping
+from mmspec.core.target import Target, TargetOutput
+from mmspec.core.verify import AcceptanceRule, RoundContext, Verdict
+
+
+class DraftSession(Protocol):
+    """One decoding session of a drafter over B rows. It reads the context only, row by row."""
+
+    forwards: int
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        """See the prefill and the first token."""
+        ...
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        """Draft at most ``width`` nodes, root included."""
+        ...
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        """See the outcome of a round; ``context`` is still that of before the commit."""
+        ...
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows``."""
+        ...
+
+
+class NoDraft:
+    """Drafts nothing: every round is one token of plain decoding."""
+
+    forwards = 0
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        pass
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        pass
+
+    def select_rows(self, rows: Tensor) -> None:
+        pass
+
+
+@dataclass
+class Progress:
+    """What is committed after a round: ``tokens`` (B0, M) of all rows of the call, ``lengths`` per row on the host."""
+
+    tokens: Tensor
+    lengths: list[int]
+    finished: bool
+
+
+class SpeculativeDecoder:
+    """Decode B rows to their ends.
+
+    Args:
+        target: A session of the target model.
+        drafter: A session of a drafter, :class:`NoDraft` for plain decoding.
+        rule: The acceptance rule, already checked against the drafter.
+        controller: Plans the width of each draft.
+        noise: The rows' noise.
+        sampling: How tokens are drawn.
+        stopping: When rows end.
+        stats: Filled while decoding.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: DraftSession,
+        rule: AcceptanceRule,
+        controller: Controller,
+        noise: RowNoise,
+        sampling: SamplingParams,
+        stopping: Stopping,
+        stats: DecodeStats,
+    ) -> None:
+        self.target, self.drafter, self.rule, self.controller = target, drafter, rule, controller
+        self.noise, self.sampling, self.stopping, self.stats = noise, sampling, stopping, stats
+        self.interrupted = False
+
+    def steps(self) -> Iterator[Progress]:
+        """Yield after the prefill and after every round; set :attr:`interrupted` to end early."""
+        with self.stats.timed("total"):
+            self._prefill()
+        yield self._progress()
+        while self._alive and not self.interrupted:
+            with self.stats.timed("total"):
+                self._round()
+            yield self._progress()
+        for row in self._alive:
+            self.stats.rows[row].finish_reason = FinishReason.INTERRUPTED.name.lower()
+
+    def _prefill(self) -> None:
+        with self.stats.timed("model"):
+            output = self.target.prefill()
+        self.stats.forwards += 1
+        device = output.logits.device
+        num_rows = len(output.logits)
+        scores = process(output.logits[:, 0], self.sampling)
+        zeros = torch.zeros(num_rows, dtype=torch.long, device=device)
+        first = draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
+
+        self.tokens = torch.zeros(num_rows, self.stopping.max_new_tokens, dtype=torch.long, device=device)
+        self.tokens[:, 0] = first
+        self.lengths = [1] * num_rows
+        self.stats.rows = [RowStats(tokens=1) for _ in range(num_rows)]
+        _, reason = self.stopping.truncate(first[:, None], zeros + 1, zeros)
+        self.context = RoundContext(
+            tokens=self.tokens.clone(), generated=zeros + 1, rounds=zeros.clone(), root=first,
+            noise=self.noise, sampling=self.sampling, lowest=1, highest=1,
+        )  # fmt: skip
+        self._alive = list(range(num_rows))  # original numbers of the rows that are still decoded
+        self.drafter.start(self.context, output)
+        for row, code in enumerate(reason.tolist()):
+            if code:
+                self.stats.rows[row].finish_reason = FinishReason(code).name.lower()
+        self._drop([place for place, code in enumerate(reason.tolist()) if not code])
+
+    def _round(self) -> None:
+        context, stats = self.context, self.stats
+        limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
+        with stats.timed("draft"):
+            draft = self.drafter.propose(context, self.controller.plan(limit))
+        before = stats.seconds.get("model", 0.0)
+        with stats.timed("model"):
+            output = self.target.verify(draft, context.highest)
+        stats.forwards += 1
+        with stats.timed("accept"):
+            verdict = self.rule(draft, output.logits, context)
+            kept, reason = self.stopping.truncate(verdict.tokens, verdict.num_accepted + 1, context.generated)
+        with stats.timed("draft"):
+            self.drafter.observe(context, draft, output, verdict)
+        with stats.timed("commit"):
+            # the cache holds the root and the accepted nodes; the newest token becomes the next root, uncached
+            self.target.commit(verdict, kept)
+            self._append(verdict, kept)
+            # the one host synchronisation of a round
+            numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft)]).tolist()
+            self._count(draft.num_nodes, numbers, stats.seconds["model"] - before, verdict)
+
+    @staticmethod
+    def _drafted(draft: Draft) -> Tensor:
+        """Depth of the deepest draft node of each row (B,)."""
+        depth = draft.depth if draft.valid is None else draft.depth * draft.valid
+        return depth.amax(-1)
+
+    def _append(self, verdict: Verdict, kept: Tensor) -> None:
+        context = self.context
+        place = torch.arange(verdict.tokens.shape[1], device=kept.device)
+        fresh = place < kept[:, None]
+        # unused places write to the last column what it holds already, or will hold
+        columns = torch.where(fresh, context.generated[:, None] + place, context.tokens.shape[1])
+        padded = torch.cat([context.tokens, context.tokens[:, :1]], dim=1)
+        context.tokens = padded.scatter_(1, columns, verdict.tokens)[:, :-1]
+        context.generated = context.generated + kept
+        context.rounds = context.rounds + 1
+        context.root = verdict.tokens.gather(1, kept[:, None] - 1)[:, 0]
+
+    def _count(self, width: int, numbers: list[list[int]], seconds: float, verdict: Verdict) -> None:
+        accepted, kept, reason, drafted = numbers
+        for place, row in enumerate(self._alive):
+            room = self.stopping.max_new_tokens - self.lengths[row]
+            self.stats.add_round(row, min(drafted[place], room), accepted[place], kept[place], reason[place])
+            self.lengths[row] += kept[place]
+        self.stats.widths[width] = self.stats.widths.get(width, 0) + 1
+        self.stats.draft_forwards = self.drafter.forwards
+        if verdict.step_tv is not None:
+            self.stats.step_tv_sum += float(verdict.step_tv.sum())
+            self.stats.step_tv_max = max(self.stats.step_tv_max, float(verdict.step_tv.max()))
+        self.controller.observe(RoundReport(width, kept, seconds))
+        self._drop([place for place, code in enumerate(reason) if not code])
+
+    def _drop(self, running: list[int]) -> None:
+        """Write the rows back to the output and go on with those at the places ``running``."""
+        context = self.context
+        self.tokens[torch.tensor(self._alive, device=self.tokens.device)] = context.tokens
+        if len(running) < len(self._alive):
+            self._alive = [self._alive[place] for place in running]
+            if not running:
+                return
+            rows = torch.tensor(running, device=self.tokens.device)
+            for part in (self.target, self.drafter, self.noise):
+                part.select_rows(rows)
+            for name in ("tokens", "generated", "rounds", "root"):
+                setattr(context, name, getattr(context, name)[rows])
+        lengths = [self.lengths[row] for row in self._alive]
+        context.lowest, context.highest = min(lengths), max(lengths)
+
+    def _progress(self) -> Progress:
+        return Progress(self.tokens, list(self.lengths), finished=not self._alive)

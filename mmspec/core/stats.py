@@ -1,0 +1,145 @@
+"""What a decoding run did, counted in emitted tokens: never what was proposed beyond the end of a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmspec.core.stopping import FinishReason
+from mmspec.core.verify import Guarantee
+
+
+@dataclass
+class RowStats:
+    """Counts of one row. ``tokens`` includes the first one, which the prefill yields."""
+
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: str = "running"
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens emitted per verification round, bonus token included; 1 for plain decoding."""
+        return (self.tokens - 1) / self.rounds if self.rounds else 1.0
+
+
+@dataclass
+class DecodeStats:
+    """Counts and seconds of one call.
+
+    Attributes:
+        method: Drafter and acceptance rule, e.g. ``"jacobi+coupled"``, or ``"plain"``.
+        guarantee: What the output is worth.
+        rows: One entry per sample, in the order of the output.
+        forwards: Sequential target forwards, prefill included.
+        draft_forwards: Sequential forwards of a draft model.
+        acceptance_by_depth: Share of the rounds in which the draft token of depth d + 1 was accepted and emitted.
+        seconds: Wall time of the parts: ``model`` (target forwards), ``draft``, ``accept``, ``commit``, ``other``,
+            and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``.
+        seeds: Seed of each row; run one alone to get the same sample again.
+    """
+
+    method: str = "plain"
+    guarantee: Guarantee = Guarantee.SAME_TOKENS
+    rows: list[RowStats] = field(default_factory=list)
+    forwards: int = 0
+    draft_forwards: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    widths: dict[int, int] = field(default_factory=dict)
+    step_tv_sum: float = 0.0
+    step_tv_max: float = 0.0
+    accepted_at_depth: list[int] = field(default_factory=list)
+    drafted_at_depth: list[int] = field(default_factory=list)
+
+    @property
+    def lossless(self) -> bool:
+        return self.guarantee.lossless
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens per row and sequential target forward (the field's block efficiency)."""
+        return self.tokens / len(self.rows) / self.forwards if self.forwards else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the drafted tokens that were accepted and emitted."""
+        drafted = sum(row.drafted for row in self.rows)
+        return sum(row.accepted for row in self.rows) / drafted if drafted else 0.0
+
+    @property
+    def acceptance_by_depth(self) -> list[float]:
+        return [a / d if d else 0.0 for a, d in zip(self.accepted_at_depth, self.drafted_at_depth, strict=True)]
+
+    @property
+    def model_share(self) -> float:
+        """Share of the decoding loop's wall time spent inside the target's forward."""
+        total = self.seconds.get("total", 0.0)
+        return self.seconds.get("model", 0.0) / total if total else 0.0
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        return [row.finish_reason for row in self.rows]
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the wall time of the block to ``seconds[part]``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+    def add_round(self, row: int, drafted: int, accepted: int, emitted: int, reason: int) -> None:
+        """Count one verification round of one row; ``emitted`` is after truncation at the row's end."""
+        counts = self.rows[row]
+        accepted = min(accepted, emitted)
+        counts.rounds += 1
+        counts.tokens += emitted
+        counts.drafted += drafted
+        counts.accepted += accepted
+        if reason:
+            counts.finish_reason = FinishReason(reason).name.lower()
+        for depth in range(drafted):
+            if depth == len(self.drafted_at_depth):
+                self.drafted_at_depth.append(0)
+                self.accepted_at_depth.append(0)
+            self.drafted_at_depth[depth] += 1
+            self.accepted_at_depth[depth] += depth < accepted
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as plain values for JSON and tables."""
+        return {
+            "method": self.method,
+            "guarantee": self.guarantee.value,
+            "lossless": self.lossless,
+            "tokens": self.tokens,
+            "forwards": self.forwards,
+            "draft_forwards": self.draft_forwards,
+            "tokens_per_forward": self.tokens_per_forward,
+            "acceptance_rate": self.acceptance_rate,
+            "acceptance_by_depth": self.acceptance_by_depth,
+            "model_share": self.model_share,
+            "seconds": dict(self.seconds),
+            "seeds": list(self.seeds),
+            "finish_reasons": self.finish_reasons,
+            "acceptance_lengths": [row.acceptance_length for row in self.rows],
+            "step_tv_mean": self.step_tv_sum / rounds if (rounds := sum(r.rounds for r in self.rows)) else 0.0,
+            "step_tv_max": self.step_tv_max,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method} [{self.guarantee.value}]: {self.tokens} tokens in {self.forwards} forwards "
+            f"({self.tokens_per_forward:.2f} a row and forward), {self.seconds.get('total', 0.0):.2f} s, "
+            f"{self.model_share:.0%} inside the model, seeds {self.seeds}"
+        )

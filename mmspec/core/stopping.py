@@ -1,0 +1,75 @@
+"""When a row ends. Decided inside the committed run, so that nothing after the end is ever kept.
+
+Symbols: B rows, C committed tokens of one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+class FinishReason(IntEnum):
+    """Why a row ended."""
+
+    RUNNING = 0
+    COMPLETE = 1
+    """All tokens of a fixed-length output are there."""
+    STOP = 2
+    """A stop token was emitted."""
+    LENGTH = 3
+    """The budget of new tokens is used up."""
+    INTERRUPTED = 4
+    """The caller asked to stop."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """End of generation.
+
+    Args:
+        max_new_tokens: Exact budget of new tokens per row, at least 1.
+        stop_tokens: Tokens that end a row; the token itself is kept. Empty: none.
+        fixed_length: Whether reaching the budget is the natural end (an image) rather than a cut.
+
+    Raises:
+        ValueError: If the budget is below 1.
+    """
+
+    max_new_tokens: int
+    stop_tokens: Sequence[int] = ()
+    fixed_length: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"`max_new_tokens` must be at least 1, got {self.max_new_tokens}.")
+
+    def truncate(self, tokens: Tensor, num_committed: Tensor, generated: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut the committed run of each row at its end.
+
+        Args:
+            tokens: Committed tokens (B, C); entries from ``num_committed`` on are undefined.
+            num_committed: Tokens that the verdict would commit (B,).
+            generated: Tokens of each row before this round (B,).
+
+        Returns:
+            Tokens to keep (B,) and the :class:`FinishReason` of each row (B,).
+        """
+        kept = torch.minimum(num_committed, self.max_new_tokens - generated)
+        reason = torch.where(
+            generated + kept >= self.max_new_tokens,
+            int(FinishReason.COMPLETE if self.fixed_length else FinishReason.LENGTH),
+            int(FinishReason.RUNNING),
+        )
+        if self.stop_tokens:
+            stops = torch.isin(tokens, torch.tensor(list(self.stop_tokens), device=tokens.device))
+            place = torch.arange(tokens.shape[1], device=tokens.device)
+            first = torch.where(stops, place, tokens.shape[1]).amin(-1)
+            stopped = first < kept
+            kept = torch.where(stopped, first + 1, kept)
+            reason = torch.where(stopped, int(FinishReason.STOP), reason)
+        return kept, reason

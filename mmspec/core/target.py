@@ -1,0 +1,44 @@
+"""What the decoding loop needs of a model. The adapter behind it owns caches, positions, masks and guidance branches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from mmspec.core.draft import Draft
+from mmspec.core.verify import Verdict
+
+
+@dataclass
+class TargetOutput:
+    """Raw float32 ``logits`` (B, N, V), guidance merged, and opaque ``hidden`` states (B, N, D) or ``None``."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+
+class Target(Protocol):
+    """One decoding session of a target model over B rows."""
+
+    vocab_size: int
+
+    def prefill(self) -> TargetOutput:
+        """Run the prompts; the logits (B, 1, V) are of the first new token."""
+        ...
+
+    def verify(self, draft: Draft, longest: int) -> TargetOutput:
+        """Run the N nodes of ``draft`` in one forward; row n of the logits follows the path to node n.
+
+        ``longest`` is the number of new tokens of the longest row, known on the host.
+        """
+        ...
+
+    def commit(self, verdict: Verdict, num_kept: Tensor) -> None:
+        """Keep the cached root and accepted nodes, ``num_kept`` (B,) of them, and drop the rest of the draft."""
+        ...
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows``, in that order."""
+        ...

@@ -1,0 +1,94 @@
+"""Base of the drafters: configuration that is saved and swapped like a diffusers scheduler.
+
+A drafter object holds settings (and weights, if it has any) but no decoding state: :meth:`Drafter.session` returns a
+fresh object for one call, so that calls cannot disturb one another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.controllers import (
+    AIMDController,
+    Controller,
+    CostAwareController,
+    CostCurve,
+    FixedController,
+)
+from mmspec.core.draft import DraftLaw
+from mmspec.core.loop import DraftSession
+from mmspec.core.target import Target
+
+CONTROLLERS = ("aimd", "cost-aware", "fixed")
+
+
+@dataclass(frozen=True)
+class DraftSetup:
+    """What a drafter may know of a call.
+
+    Attributes:
+        num_rows, vocab_size, device: Shape and place of the drafts.
+        max_new_tokens: Longest output of a row.
+        needs_law: Whether the acceptance rule wants ``log_q``.
+        row_length: Tokens per grid row, row-end marks included; ``None`` for targets without a grid.
+        prompt_ids: Prompt tokens (B, P), right-padded with -1, in the target's own vocabulary; ``None`` if it has none.
+        draft_target: Opens a session of another model on the same prompts, for model drafters.
+    """
+
+    num_rows: int
+    vocab_size: int
+    device: torch.device
+    max_new_tokens: int
+    needs_law: bool = False
+    row_length: int | None = None
+    prompt_ids: Tensor | None = None
+    draft_target: Callable[[Any], Target] | None = None
+
+
+class Drafter(ABC):
+    """Settings of a drafter. Subclasses also derive from diffusers' config mixins."""
+
+    law: DraftLaw
+
+    @property
+    @abstractmethod
+    def max_nodes(self) -> int:
+        """Widest draft, root included."""
+
+    @abstractmethod
+    def session(self, setup: DraftSetup) -> DraftSession:
+        """Open a decoding session; ValueError if the drafter does not fit the target."""
+
+    @abstractmethod
+    def controller(self, rows: int, costs: CostCurve) -> Controller:
+        """Return a fresh controller of the draft width for ``rows`` samples."""
+
+
+def make_controller(kind: str, width: int, rows: int, costs: CostCurve, prior: dict[str, float] | None) -> Controller:
+    """Build the controller called ``kind`` for drafts of at most ``width`` nodes."""
+    if kind == "fixed":
+        return FixedController(width)
+    if kind == "aimd":
+        return AIMDController(width=min(6, width), largest=width)
+    curve = {int(w): t for w, t in prior.items()} if prior else {1: 1.0, width: 1.0 + width**0.5 / 2}
+    return CostAwareController(rows, costs, curve, largest=width)
+
+
+def check_controller(kind: str) -> None:
+    """Raise ValueError with the legal names if ``kind`` is not a controller."""
+    if kind not in CONTROLLERS:
+        raise ValueError(f"Unknown `controller` {kind!r}; choose one of {', '.join(CONTROLLERS)}.")
+
+
+def check_positive(name: str, value: int) -> None:
+    """Raise TypeError or ValueError unless ``value`` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an integer, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}.")

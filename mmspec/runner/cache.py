@@ -1,0 +1,91 @@
+"""Keys and values of a decoder, preallocated, with one length per row. Rolling back is not copying: it is a length.
+
+Slots of row r up to ``lengths[r]`` are committed; a forward writes its N nodes behind them, and the next forward
+overwrites whatever was not committed. Committing a path of a tree moves its nodes to the front with one gather.
+
+Symbols: R model rows, S slots, H key-value heads, P head size, N nodes, L layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class SpecCache:
+    """Per-layer key and value buffers (R, S, H, P), allocated when a layer writes for the first time.
+
+    Args:
+        num_rows: Model rows R.
+        capacity: Slots S per row.
+        device: Where lengths and slots live.
+
+    Attributes:
+        lengths: Committed slots of each row (R,).
+        start: First slot of each row (R,); earlier ones are left padding and never attended.
+        visible: Slots that the running forward reads.
+    """
+
+    def __init__(self, num_rows: int, capacity: int, device: torch.device) -> None:
+        self.capacity = capacity
+        self.lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
+        self.start = torch.zeros_like(self.lengths)
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._flat = self.lengths
+        self.visible = 0
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.lengths)
+
+    def plan(self, num_nodes: int, visible: int) -> None:
+        """Let the next forward write ``num_nodes`` slots behind each row's length and read the first ``visible``."""
+        if visible > self.capacity:
+            raise ValueError(f"The cache has {self.capacity} slots per row, but {visible} are needed.")
+        rows = torch.arange(self.num_rows, device=self.lengths.device) * self.capacity
+        nodes = torch.arange(num_nodes, device=self.lengths.device)
+        self._flat = (rows[:, None] + self.lengths[:, None] + nodes).flatten()
+        self.visible = visible
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store ``key`` and ``value`` (R, H, N, P) of ``layer``; return the visible (R, H, S', P)."""
+        if layer == len(self.keys):
+            shape = (self.num_rows, self.capacity, key.shape[1])
+            # zeros, since 0 * nan from an unwritten slot would poison the row even where the mask hides it
+            self.keys.append(key.new_zeros(*shape, key.shape[-1]))
+            self.values.append(value.new_zeros(*shape, value.shape[-1]))
+        pair = []
+        for store, new in ((self.keys[layer], key), (self.values[layer], value)):
+            store.flatten(0, 1).index_copy_(0, self._flat, new.transpose(1, 2).flatten(0, 1))
+            pair.append(store[:, : self.visible].transpose(1, 2))
+        return pair[0], pair[1]
+
+    def commit(self, num_kept: Tensor, path: Tensor | None = None) -> None:
+        """Keep ``num_kept`` (R,) nodes of the last forward: the first ones, or those along ``path`` (R, D + 1)."""
+        if path is not None:
+            steps = torch.arange(path.shape[1], device=path.device)
+            source = self.lengths[:, None] + path
+            goal = self.lengths[:, None] + steps
+            for store in (*self.keys, *self.values):
+                index = source[..., None, None].expand(-1, -1, *store.shape[2:])
+                moved = store.gather(1, index)  # gathered before it is written: the ranges overlap
+                store.scatter_(1, goal[..., None, None].expand_as(index), moved)
+        self.lengths = self.lengths + num_kept
+
+    def rollback(self, count: int | Tensor) -> None:
+        """Forget the last ``count`` committed slots of each row, at most all of them.
+
+        Raises:
+            ValueError: If a count is negative.
+        """
+        removed = torch.as_tensor(count, device=self.lengths.device)
+        if bool((removed < 0).any()):
+            raise ValueError(f"Cannot roll back a negative number of slots: {count}.")
+        self.lengths = (self.lengths - removed).clamp_min(0)
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows`` (R',), in that order."""
+        self.lengths, self.start = self.lengths[rows], self.start[rows]
+        self.keys = [store[rows] for store in self.keys]
+        self.values = [store[rows] for store in self.values]
