@@ -112,7 +112,9 @@ def image_grid(image_size: int | tuple[int, int], downsample: int = 16) -> tuple
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     if min(height, width) < 1 or height % downsample or width % downsample:
-        raise ValueError(f"`image_size` is {image_size}; each side must be a positive multiple of {downsample} pixels.")
+        raise ValueError(
+            f"`image_size` is {image_size}; each side must be a positive multiple of {downsample} pixels."
+        )
     return height // downsample, width // downsample
 
 
