@@ -155,6 +155,9 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         ValueError: If there is no condition at all, or a width does not divide.
     """
 
+    null_caption: Tensor
+    rotary: Tensor
+
     _supports_gradient_checkpointing = False
     _no_split_modules = ("Block",)
     _repeated_blocks = ("Block",)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mode
 from typing import Any
@@ -96,10 +97,10 @@ def load_llamagen_transformer(
     tensors, layout = _identify(read_tensors(path), name)
     config = _infer_config(tensors, layout, num_heads, name)
     config["grid_height"], config["grid_width"] = image_grid(image_size, downsample)
-    plan = _plan(config, layout)
-    check_tensors(tensors, {part: shape for parts in plan.values() for part, shape in parts}, name)
     with init_empty_weights():
         model = LlamaGenTransformer(**config)
+    plan = _plan(config, layout)
+    check_tensors(tensors, {part: shape for parts in plan.values() for part, shape in parts}, name)
     state = {}
     for target, parts in plan.items():
         rows = [tensors.pop(part).to(dtype=dtype) for part, _ in parts]
@@ -151,27 +152,25 @@ def _infer_config(tensors: Mapping[str, Tensor], layout: Layout, num_heads: int 
     if not layers:
         raise ValueError(f"{name} holds no tensors named {layout.layer.format('N')}...; it has no layers.")
     num_layers = max(layers) + 1
-    rows = {
-        part: _common_rows(tensors, layout, num_layers, part, name) for part in (layout.attention_norm, layout.qkv[-1])
-    }
-    hidden_size = rows[layout.attention_norm]
+    common = partial(_common_rows, tensors, layout, num_layers, name)
+    hidden_size = common(layout.attention_norm, layout.feed_forward_norm)
     if num_heads is None:
         num_heads = _published_heads(hidden_size, num_layers, name)
-    key_rows = rows[layout.qkv[-1]] if len(layout.qkv) == 3 else (rows[layout.qkv[-1]] - hidden_size) // 2
+    key_rows = common(layout.qkv[-1]) if len(layout.qkv) == 3 else (common(layout.qkv[0]) - hidden_size) // 2
     config: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "num_layers": num_layers,
         "num_heads": num_heads,
         "num_kv_heads": _kv_heads(key_rows, hidden_size, num_heads),
-        "intermediate_size": _common_rows(tensors, layout, num_layers, layout.gate_up[0], name),
+        "intermediate_size": common(*layout.gate_up),
     }
     return config | _infer_condition(tensors, layout, name)
 
 
-def _common_rows(tensors: Mapping[str, Tensor], layout: Layout, num_layers: int, part: str, name: str) -> int:
-    """The most frequent first dimension of one part of the layers."""
-    keys = [layout.layer.format(layer) + part for layer in range(num_layers)]
+def _common_rows(tensors: Mapping[str, Tensor], layout: Layout, num_layers: int, name: str, *parts: str) -> int:
+    """The most frequent first dimension of some parts of the layers."""
+    keys = [layout.layer.format(layer) + part for layer in range(num_layers) for part in parts]
     shapes = [tensors[key].shape for key in keys if key in tensors and tensors[key].ndim > 0]
     if not shapes:
         raise ValueError(f"{name} lacks {len(keys)} tensors: {list_names(keys)}.")

@@ -52,7 +52,7 @@ def load_llamagen_vq(path: str | Path, *, dtype: torch.dtype | None = None) -> V
     name = Path(path).name
     tensors = {key: value for key, value in read_tensors(path).items() if key not in _TRAINING_ONLY}
     with init_empty_weights():
-        model = VQModel(**_infer_config(tensors, name))
+        model = VQModel(**infer_vq_config(tensors, name))
     targets = {target: tuple(parameter.shape) for target, parameter in model.state_dict().items()}
     sources = {target: _source_name(target) for target in targets}
     expected = {source: _source_shape(source, targets[target]) for target, source in sources.items()}
@@ -81,7 +81,7 @@ def _source_shape(source: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape, 1, 1) if is_attention else shape
 
 
-def _infer_config(tensors: Mapping[str, Tensor], name: str) -> dict[str, Any]:
+def infer_vq_config(tensors: Mapping[str, Tensor], name: str) -> dict[str, Any]:
     """Read codebook, channels and depth off the tensors; names of a damaged file are checked later, against these."""
     levels: dict[int, int] = {}
     blocks = set()
