@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import ConfigMixin, ModelMixin
+from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from einops import rearrange
 from torch import Tensor, nn
+
+from mmspec.models.strict import StrictModelMixin
 
 
 def feed_forward_size(hidden_size: int, multiple_of: int = 256) -> int:
@@ -139,7 +141,7 @@ class LlamaGenOutput(BaseOutput):
     hidden: Tensor
 
 
-class LlamaGenTransformer(ModelMixin, ConfigMixin):
+class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
     """The class- and caption-conditional LlamaGen decoder.
 
     Args:

@@ -20,9 +20,10 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor
 
-from mmspec.checkpoints.reading import check_tensors, list_names, read_tensors
+from mmspec.checkpoints.reading import check_tensors, read_tensors
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.image.llamagen_configs import SIZES, image_grid
+from mmspec.models.strict import list_names
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from accelerate import init_empty_weights
 from diffusers import VQModel
 from torch import Tensor
 
-from mmspec.checkpoints.reading import check_tensors, list_names, read_tensors
+from mmspec.checkpoints.reading import check_tensors, read_tensors
+from mmspec.models.strict import list_names
 
 _CODEBOOK = "quantize.embedding.weight"
 _TRAINING_ONLY = ("quantize.codebook_used",)  # counts of codes seen lately

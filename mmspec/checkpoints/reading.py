@@ -9,7 +9,7 @@ import argparse
 import json
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+
+from mmspec.models.strict import list_names
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 # What training code puts around a state dict: plain or DDP loops, DeepSpeed, Lightning. FSDP files hold it bare.
@@ -48,13 +50,6 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if path.suffix in _PICKLED:
         return _unwrap(_read_pickled(path), path)
     raise ValueError(f"{path.name} is no checkpoint file; legal endings are .safetensors, {', '.join(_PICKLED)}.")
-
-
-def list_names(names: Iterable[str], limit: int = 10) -> str:
-    """Join sorted ``names`` for an error message; beyond ``limit``, only their number is given."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - limit} more" if len(ordered) > limit else ""
-    return ", ".join(ordered[:limit]) + more
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from mmspec.image.llamagen import LlamaGenTransformer
@@ -75,3 +76,19 @@ def test_last_logits_only(model):
 def test_condition_is_required():
     with pytest.raises(ValueError, match="needs a condition"):
         LlamaGenTransformer(num_classes=None)
+
+
+def test_saved_model_with_a_tensor_too_few_or_too_many_is_refused(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "diffusion_pytorch_model.safetensors"
+    complete = load_file(file)
+    for name in complete:
+        save_file({other: tensor for other, tensor in complete.items() if other != name}, file)
+        with pytest.raises(ValueError, match=rf"LlamaGenTransformer.*1 missing: {name}"):
+            LlamaGenTransformer.from_pretrained(tmp_path)
+    save_file(complete | {"stray": torch.zeros(1)}, file)
+    with pytest.raises(ValueError, match="1 unexpected: stray"):
+        LlamaGenTransformer.from_pretrained(tmp_path)
+    save_file(complete, file)
+    _, info = LlamaGenTransformer.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
