@@ -9,16 +9,19 @@ T condition slots, V codes. Sequence position ``s`` is a condition slot for ``s 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import ConfigMixin, ModelMixin
+from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from einops import rearrange
 from torch import Tensor, nn
+
+from mmspec.models.strict import StrictModelMixin
 
 
 def feed_forward_size(hidden_size: int, multiple_of: int = 256) -> int:
@@ -74,9 +77,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(hidden_size, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=False)
         self.out = nn.Linear(hidden_size, hidden_size, bias=False)
 
-    def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int
-    ) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (R, N, H + 2 Hkv, P)
         queries_keys, value = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=2)
         queries_keys = apply_rotary(queries_keys.float(), rotary).type_as(x)
@@ -87,6 +88,9 @@ class Attention(nn.Module):
         if self.num_kv_heads != self.num_heads:  # an explicit mask with grouped heads would leave the fused kernels
             repeats = self.num_heads // self.num_kv_heads
             key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+        new, total = query.shape[2], key.shape[2]
+        if mask is None and new != total:  # `is_causal` would align the first query, not the last, with the keys
+            mask = query.new_ones(new, total, dtype=torch.bool).tril(total - new)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
         return self.out(rearrange(attended, "r h n p -> r n (h p)"))
 
@@ -103,16 +107,16 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int, eps: float) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int, eps: float
+    ) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(hidden_size, eps)
         self.attention = Attention(hidden_size, num_heads, num_kv_heads)
         self.feed_forward_norm = RMSNorm(hidden_size, eps)
         self.feed_forward = FeedForward(hidden_size, intermediate_size)
 
-    def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int
-    ) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary, mask, cache, layer)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
@@ -137,7 +141,7 @@ class LlamaGenOutput(BaseOutput):
     hidden: Tensor
 
 
-class LlamaGenTransformer(ModelMixin, ConfigMixin):
+class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
     """The class- and caption-conditional LlamaGen decoder.
 
     Args:
@@ -152,6 +156,9 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
     Raises:
         ValueError: If there is no condition at all, or a width does not divide.
     """
+
+    null_caption: Tensor
+    rotary: Tensor
 
     _supports_gradient_checkpointing = False
     _no_split_modules = ("Block",)
@@ -198,9 +205,14 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         table = rotary_table(grid_height, grid_width, hidden_size // num_heads, condition_length, rope_theta)
         self.register_buffer("rotary", table, persistent=False)
 
-    def embed(
-        self, input_ids: Tensor | None, caption_embeds: Tensor | None, class_labels: Tensor | None
-    ) -> Tensor:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LlamaGenTransformer:
+        exact = self.rotary
+        super()._apply(fn, recurse)
+        if self.rotary.dtype != exact.dtype:  # angles stay float32 in a half-precision model, as in training
+            self.rotary = exact.to(self.rotary.device)
+        return self
+
+    def embed(self, input_ids: Tensor | None, caption_embeds: Tensor | None, class_labels: Tensor | None) -> Tensor:
         """Join the condition prefix and the image tokens, whichever are given, to (R, N, D)."""
         parts = []
         if caption_embeds is not None:
@@ -231,7 +243,8 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
             caption_embeds: Text features (R, T, caption_dim), left-padded.
             class_labels: Class numbers (R,); ``num_classes`` is the null class.
             position_ids: Sequence positions (R, N) or (1, N) of everything given, condition slots included.
-            attention_mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal.
+            attention_mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal over
+                the key slots that the cache returns, the last query seeing all of them.
             cache: Object with ``update(key, value, layer)``, such as ``SpecCache``.
             num_logits: Keep the logits of this many last positions only; 0 keeps all.
         """
