@@ -193,7 +193,10 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         if caption_dim is not None:
             self.caption_projection = CaptionProjection(caption_dim, hidden_size)
-            self.register_buffer("null_caption", torch.randn(condition_length, caption_dim) / caption_dim**0.5)
+            # its own generator: building or loading a model must not advance the global one
+            null = torch.empty(condition_length, caption_dim)
+            null.normal_(std=caption_dim**-0.5, generator=torch.Generator().manual_seed(0))
+            self.register_buffer("null_caption", null)
         if num_classes is not None:
             self.class_embedding = nn.Embedding(num_classes + 1, hidden_size)
         size = intermediate_size or feed_forward_size(hidden_size)

@@ -7,6 +7,7 @@ padding as its conditional twin, or the null class. Symbols: B samples, R model 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,10 @@ class Condition:
         assert rows is not None
         return len(rows)
 
+    def repeat(self, count: int) -> Condition:
+        """Every sample ``count`` times in a row; features and masks alike."""
+        return Condition(**{k: None if v is None else v.repeat_interleave(count, 0) for k, v in vars(self).items()})
+
     def rows(self, start: int, stop: int) -> Condition:
         """The samples ``start`` to ``stop``."""
         return Condition(**{k: None if v is None else v[start:stop] for k, v in vars(self).items()})
@@ -52,13 +57,23 @@ class LlamaGenModel:
         transformer: The decoder.
         condition: Conditions of B samples.
         guided: Whether to add the unconditional branch, B more rows.
+        device: Where to run; an offloaded transformer is elsewhere until its forward is called.
+        forward: What to call for decoding steps, e.g. the compiled ``transformer``; the prefill runs uncompiled.
     """
 
-    def __init__(self, transformer: LlamaGenTransformer, condition: Condition, guided: bool) -> None:
+    def __init__(
+        self,
+        transformer: LlamaGenTransformer,
+        condition: Condition,
+        guided: bool,
+        device: torch.device | None = None,
+        forward: Any = None,
+    ) -> None:
         config = transformer.config
         self.transformer = transformer
+        self.forward = forward or transformer
         self.vocab_size: int = config.vocab_size
-        self.device, self.dtype = transformer.device, transformer.dtype
+        self.device, self.dtype = device or transformer.device, transformer.dtype
         self.slots: int = config.condition_length
         self.max_position: int = self.slots + config.grid_height * config.grid_width - 1
         self.embeds, self.labels, start = self._branches(condition, guided)
@@ -102,7 +117,7 @@ class LlamaGenModel:
         return TargetOutput(output.logits, output.hidden)
 
     def decode(self, tokens: Tensor, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
-        output = self.transformer(tokens, position_ids=position_ids, attention_mask=mask, cache=cache)
+        output = self.forward(tokens, position_ids=position_ids, attention_mask=mask, cache=cache)
         return TargetOutput(output.logits, output.hidden)
 
     def select_rows(self, rows: Tensor) -> None:

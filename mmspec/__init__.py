@@ -9,15 +9,27 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from mmspec.acceptance import ACCEPTANCE_RULES
+from mmspec.drafters import DRAFTERS
+
 __version__ = "0.1.0"
 
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, ... lie beside this package
     __path__.append(str(_checkout))
 
-# The one table of public names. The last three are looked up by diffusers when it loads a saved pipeline.
+# The one table of public names; rules and drafters come from their registries. The last three are looked up by
+# diffusers when it loads a saved pipeline.
 _EXPORTS = {
+    **ACCEPTANCE_RULES.exports(),
+    **DRAFTERS.exports(),
+    "CausalLMDecoder": "mmspec.pipelines.causal_lm",
+    "DecodeStats": "mmspec.core.stats",
+    "Guarantee": "mmspec.core.verify",
+    "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
+    "SamplingParams": "mmspec.core.sampling",
+    "SpecPipeline": "mmspec.pipelines.base",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

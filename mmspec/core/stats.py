@@ -143,3 +143,24 @@ class DecodeStats:
             f"({self.tokens_per_forward:.2f} a row and forward), {self.seconds.get('total', 0.0):.2f} s, "
             f"{self.model_share:.0%} inside the model, seeds {self.seeds}"
         )
+
+
+def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
+    """Join the stats of micro-batches that ran one after the other: rows follow one another, the rest adds up."""
+    merged = DecodeStats(method=parts[0].method, guarantee=parts[0].guarantee)
+    for part in parts:
+        merged.rows += part.rows
+        merged.seeds += part.seeds
+        merged.forwards += part.forwards
+        merged.draft_forwards += part.draft_forwards
+        merged.step_tv_sum += part.step_tv_sum
+        merged.step_tv_max = max(merged.step_tv_max, part.step_tv_max)
+        for counts, more in ((merged.seconds, part.seconds), (merged.widths, part.widths)):
+            for key, value in more.items():
+                counts[key] = counts.get(key, 0) + value  # type: ignore[index, assignment, call-overload, attr-defined]
+        for name in ("accepted_at_depth", "drafted_at_depth"):
+            mine, more_depths = getattr(merged, name), getattr(part, name)
+            size = max(len(mine), len(more_depths))
+            padded = [[*d, *[0] * (size - len(d))] for d in (mine, more_depths)]
+            setattr(merged, name, [a + b for a, b in zip(*padded, strict=True)])
+    return merged

@@ -1,0 +1,280 @@
+"""The common base of all pipelines: loading, swapping drafters and rules, and opening a decoder for a call.
+
+A call keeps its state in local objects only, so two calls, a call after an exception and two threads give the same
+results. What stays on the pipeline is configuration and measured timings, which never change a token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.pipelines.pipeline_loading_utils import LOADABLE_CLASSES, _fetch_class_library_tuple
+from diffusers.utils import logging
+from torch import Tensor
+
+import mmspec
+from mmspec.acceptance.base import Acceptance
+from mmspec.acceptance.coupled import CoupledAcceptance
+from mmspec.core.controllers import CostCurve, FixedController
+from mmspec.core.guidance import Guidance
+from mmspec.core.loop import NoDraft, Progress, SpeculativeDecoder
+from mmspec.core.noise import RowNoise
+from mmspec.core.sampling import SamplingParams
+from mmspec.core.stats import DecodeStats
+from mmspec.core.stopping import Stopping
+from mmspec.drafters.base import Drafter, DraftSetup
+from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
+from mmspec.runner.runner import DecoderModel, Runner
+
+logger = logging.get_logger(__name__)
+
+# diffusers writes ["mmspec", Class] into model_index.json for classes of libraries listed here, whatever their module
+_METHODS = ["save_pretrained", "from_pretrained"]
+LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(["ModelMixin", "SchedulerMixin", "PreTrainedModel"], _METHODS))
+
+RUNNER_MODES = ("eager", "compile", "cuda-graph")
+
+
+@dataclass
+class DecodeRequest:
+    """Everything that opening a decoder needs; built by a pipeline for each micro-batch.
+
+    Attributes:
+        model: Builds the decoder model for the target, or for a draft model of the same kind.
+        seeds: Row seeds.
+        sampling, stopping, guidance: How tokens are drawn, when rows end, how branches merge.
+        drafter, rule: ``None`` drafter is plain decoding.
+        row_length: Tokens per grid row, if the output is a grid.
+        prompt_ids: Prompt tokens in the target's vocabulary (B, P), right-padded with -1, if there are any.
+        cache_bytes_per_slot, decode_bytes: For the memory estimate.
+    """
+
+    model: Callable[[Any], DecoderModel]
+    network: Any
+    seeds: list[int]
+    sampling: SamplingParams
+    stopping: Stopping
+    guidance: Guidance
+    drafter: Drafter | None
+    rule: Acceptance
+    row_length: int | None = None
+    prompt_ids: Tensor | None = None
+    cache_bytes_per_slot: int = 0
+    decode_bytes: int = 0
+
+
+class SpecPipeline(DiffusionPipeline):
+    """Base of mmspec's pipelines, a diffusers pipeline with two swappable parts.
+
+    ``pipe.drafter`` and ``pipe.acceptance`` are to mmspec what ``scheduler`` is to diffusers: small saved objects that
+    are replaced by assignment. ``drafter=None`` decodes plainly; ``acceptance=None`` means :class:`CoupledAcceptance`.
+    """
+
+    _swappable_components: ClassVar[list[str]] = ["drafter", "acceptance"]
+    _optional_components: ClassVar[list[str]] = ["drafter", "acceptance"]
+    _callback_tensor_inputs: ClassVar[list[str]] = ["tokens", "lengths"]
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
+        """Load a pipeline: an embedded name (``mmspec/emoji-t2i``), a folder, or a hub id.
+
+        Args:
+            pretrained_model_name_or_path: What to load. Only a hub id touches the network.
+            kwargs: As for ``DiffusionPipeline.from_pretrained``. ``dtype`` defaults to float32, in which exactness is
+                promised; ``drafter`` and ``acceptance`` replace the saved ones, whose weights are then not read.
+
+        Raises:
+            ValueError: If the checkpoint is unknown, damaged, or a tensor is missing or superfluous.
+        """
+        folder = local_folder(pretrained_model_name_or_path)
+        if folder is None:
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+        index = read_json(folder / "model_index.json")
+        pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
+        if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
+            raise ValueError(f"{folder} holds a {index.get('_class_name')!r}, which is not a {cls.__name__}.")
+        if pipeline_class is not cls:
+            return pipeline_class.from_pretrained(folder, **kwargs)
+        cls._check_components(folder, index, kwargs)
+        # diffusers wants a replacement to share the saved component's base class; ours may or may not have weights
+        swaps = {name: kwargs.pop(name) for name in cls._swappable_components if name in kwargs}
+        if "torch_dtype" not in kwargs:
+            kwargs.setdefault("dtype", torch.float32)
+        pipe = super().from_pretrained(folder, **kwargs, **dict.fromkeys(swaps))
+        for name, component in swaps.items():
+            setattr(pipe, name, component)
+        return pipe
+
+    @classmethod
+    def _check_components(cls, folder: Path, index: dict[str, Any], given: dict[str, Any]) -> None:
+        expected, _ = cls._get_signature_keys(cls)
+        for name in sorted(set(expected) & index.keys() - given.keys()):
+            entry = index[name]
+            if entry[1] is None:
+                continue
+            library = __import__(entry[0]) if entry[0] in ("mmspec", "diffusers", "transformers") else None
+            component = getattr(library, entry[1], None)
+            if component is None:
+                raise ValueError(f"{folder} wants {entry[0]}.{entry[1]} for `{name}`, which does not exist here.")
+            if inspect.isclass(component) and issubclass(component, torch.nn.Module):
+                check_weights(folder / name, component)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "drafter" and value is not None and not isinstance(value, Drafter):
+            raise TypeError(f"`drafter` must be a drafter object such as JacobiDrafter() or None, got {value!r}.")
+        if name == "acceptance" and value is not None and not isinstance(value, Acceptance):
+            raise TypeError(
+                f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}."
+            )
+        if name in self._swappable_components and hasattr(self, "config"):
+            # diffusers records a component when it is registered; one that is attached later must be recorded too
+            recorded = (None, None) if value is None else _fetch_class_library_tuple(value)
+            self.register_to_config(**{name: recorded})
+        super().__setattr__(name, value)
+
+    @property
+    def interrupt(self) -> bool:
+        """Whether the running call was asked to stop; a callback sets ``pipe._interrupt = True``."""
+        return getattr(self, "_interrupt", False)
+
+    @property
+    def costs(self) -> CostCurve:
+        """Measured seconds of this pipeline's forwards by (rows, width); a start for the cost-aware controller."""
+        if "_costs" not in self.__dict__:
+            self.__dict__["_costs"] = CostCurve()
+        return self.__dict__["_costs"]
+
+    @property
+    def runner_mode(self) -> str:
+        return self.__dict__.get("_runner_mode", "eager")
+
+    def set_runner(self, mode: str = "eager") -> None:
+        """Choose how the target's forward runs, for all later calls.
+
+        Args:
+            mode: ``eager``; ``compile``: ``torch.compile`` with few static shapes; ``cuda-graph``: compiled and
+                captured. Shapes are padded to buckets, which never changes a token.
+
+        Raises:
+            ValueError: For an unknown mode, CUDA graphs without CUDA, or together with CPU offload.
+        """
+        if mode not in RUNNER_MODES:
+            raise ValueError(f"Unknown runner mode {mode!r}; choose one of {', '.join(RUNNER_MODES)}.")
+        if mode == "cuda-graph" and self._execution_device.type != "cuda":
+            raise ValueError("Runner mode 'cuda-graph' needs the pipeline on a CUDA device; call `pipe.to('cuda')`.")
+        if mode != "eager" and getattr(self, "_all_hooks", None):
+            raise ValueError(f"Runner mode {mode!r} cannot capture offloaded models; disable CPU offload first.")
+        self.__dict__["_runner_mode"] = mode
+        self.__dict__.pop("_compiled", None)
+        self.costs.seconds.clear()
+
+    def compiled(self, network: Any) -> Any:
+        """``network`` as the runner calls it: itself, or its compiled form, made once."""
+        if self.runner_mode == "eager":
+            return network
+        cached = self.__dict__.setdefault("_compiled", {})
+        if id(network) not in cached:
+            options = {"mode": "reduce-overhead"} if self.runner_mode == "cuda-graph" else {}
+            cached[id(network)] = torch.compile(network, dynamic=False, **options)
+        return cached[id(network)]
+
+    def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:
+        """The drafter and rule of a call, checked against one another."""
+        rule = self.acceptance or CoupledAcceptance()
+        if not speculate or self.drafter is None:
+            return None, CoupledAcceptance()
+        rule.check(self.drafter.law, sampling, type(self.drafter).__name__)
+        return self.drafter, rule
+
+    def estimate(self, request: DecodeRequest, prompt_width: int) -> MemoryEstimate:
+        """Bytes that ``request`` needs on top of the weights."""
+        nodes = request.drafter.max_nodes if request.drafter else 1
+        return estimate_memory(
+            rows=len(request.seeds),
+            branches=request.guidance.branches,
+            capacity=prompt_width + request.stopping.max_new_tokens + nodes,
+            max_nodes=nodes,
+            vocab_size=request.network.config.vocab_size,
+            cache_bytes_per_slot=request.cache_bytes_per_slot,
+            decode=request.decode_bytes,
+        )
+
+    def open_decoder(self, request: DecodeRequest) -> SpeculativeDecoder:
+        """Check memory and build the decoder of ``request``; nothing of it stays on the pipeline."""
+        rows, drafter = len(request.seeds), request.drafter
+        nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
+        model = request.model(request.network)
+        device = self._execution_device
+        remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
+        check_memory(self.estimate(request, model.prompt.width), device, remedy)
+        buckets = self.runner_mode != "eager"
+        budget = request.stopping.max_new_tokens
+        target = Runner(model, request.guidance, budget, nodes, buckets=buckets)
+
+        def draft_target(network: Any) -> Runner:
+            return Runner(request.model(network), request.guidance, budget, nodes, buckets=buckets)
+
+        session: Any = NoDraft()
+        controller: Any = FixedController(1)
+        stats = DecodeStats(method="plain", guarantee=request.rule.guarantee, seeds=list(request.seeds))
+        if drafter is not None:
+            setup = DraftSetup(
+                num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
+                needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
+                draft_target=draft_target,
+            )  # fmt: skip
+            session, controller = drafter.session(setup), drafter.controller(rows, self.costs)
+            stats.method = f"{_short(drafter)}+{_short(request.rule)}"
+        noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
+        return SpeculativeDecoder(
+            target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
+        )
+
+    def run_decoders(
+        self,
+        requests: Sequence[DecodeRequest],
+        callback: Callable[..., Any] | None = None,
+        tensor_inputs: Sequence[str] = ("tokens",),
+    ) -> Iterator[tuple[SpeculativeDecoder, Progress]]:
+        """Decode the micro-batches one after the other; yield each decoder with its progress after every round."""
+        total = sum(len(r.seeds) * r.stopping.max_new_tokens for r in requests)
+        step = 0
+        self._interrupt = False
+        with self.progress_bar(total=total) as bar:
+            for request in requests:
+                decoder = self.open_decoder(request)
+                done = 0
+                for progress in decoder.steps():
+                    bar.update(sum(progress.lengths) - done)
+                    done = sum(progress.lengths)
+                    if callback is not None:
+                        values = {"tokens": progress.tokens, "lengths": progress.lengths}
+                        callback(self, step, min(progress.lengths), {name: values[name] for name in tensor_inputs})
+                    step += 1
+                    decoder.interrupted = self.interrupt
+                    yield decoder, progress
+                if self.interrupt:
+                    return
+
+    def check_callback(self, tensor_inputs: Sequence[str]) -> None:
+        """Raise ValueError if a callback wants tensors that there are not."""
+        if unknown := [name for name in tensor_inputs if name not in self._callback_tensor_inputs]:
+            raise ValueError(
+                f"`callback_on_step_end_tensor_inputs` has {unknown}; legal are {', '.join(self._callback_tensor_inputs)}."
+            )
+
+
+def _short(component: object) -> str:
+    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
+
+
+def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
+    return {name: kwargs[name] for name in names if name in kwargs}
