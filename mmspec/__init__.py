@@ -23,7 +23,7 @@ if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, 
 _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
-    "CausalLMDecoder": "mmspec.pipelines.causal_lm",
+    "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "DecodeStats": "mmspec.core.stats",
     "Guarantee": "mmspec.core.verify",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",

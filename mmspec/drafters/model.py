@@ -30,9 +30,9 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     """Draft with a smaller model of the same family and vocabulary.
 
     Args:
-        model: The draft model; the same kind of network as the target.
         num_draft_tokens: Most draft tokens of a round.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
+        model: The draft model; the same kind of network as the target.
 
     Raises:
         TypeError, ValueError: For values out of range.
@@ -44,7 +44,7 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     law = DraftLaw.SAMPLED
 
     @register_to_config
-    def __init__(self, model: Any = None, num_draft_tokens: int = 5, controller: str = "fixed") -> None:
+    def __init__(self, num_draft_tokens: int = 5, controller: str = "fixed", *, model: Any = None) -> None:
         check_positive("num_draft_tokens", num_draft_tokens)
         check_controller(controller)
         self.model = model
