@@ -7,6 +7,7 @@ results. What stays on the pipeline is configuration and measured timings, which
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
-from mmspec.core.controllers import CostCurve, FixedController
+from mmspec.core.controllers import WIDTHS, CostCurve, FixedController
+from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import NoDraft, Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
@@ -182,7 +184,7 @@ class SpecPipeline(DiffusionPipeline):
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
             options = {"mode": "reduce-overhead"} if self.runner_mode == "cuda-graph" else {}
-            cached[id(network)] = torch.compile(network, dynamic=False, **options)
+            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, **options))
         return cached[id(network)]
 
     def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:
@@ -237,6 +239,31 @@ class SpecPipeline(DiffusionPipeline):
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
         )
 
+    def measure_costs(self, request: DecodeRequest, repeats: int = 5) -> dict[int, float]:
+        """Time a target forward of every width at half the output's length, compiling or capturing it on the way.
+
+        Returns:
+            Seconds by width; also kept in :attr:`costs`, from which the cost-aware controller starts.
+        """
+        rows, budget = len(request.seeds), request.stopping.max_new_tokens
+        widths = [width for width in WIDTHS if width <= budget]
+        target = Runner(
+            request.model(request.network), request.guidance, budget, widths[-1], buckets=self.runner_mode != "eager"
+        )
+        device = target.prefill().logits.device
+        target.cache.lengths = target.cache.lengths + budget // 2
+        for width in widths:
+            draft = Draft(torch.zeros(rows, width, dtype=torch.long, device=device), DraftLaw.DETERMINISTIC)
+            for repeat in range(repeats + 1):
+                start = time.perf_counter()
+                target.verify(draft, budget // 2 + 1)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                if repeat:  # the first one allocates and compiles
+                    self.costs.add(rows, width, time.perf_counter() - start)
+        measured = {width: self.costs.get(rows, width) for width in widths}
+        return {width: seconds for width, seconds in measured.items() if seconds is not None}
+
     def run_decoders(
         self,
         requests: Sequence[DecodeRequest],
@@ -269,6 +296,16 @@ class SpecPipeline(DiffusionPipeline):
             raise ValueError(
                 f"`callback_on_step_end_tensor_inputs` has {unknown}; legal are {', '.join(self._callback_tensor_inputs)}."
             )
+
+
+def _with_shape_limit(compiled: Any) -> Any:
+    """Let ``compiled`` have a graph per bucket of rows, nodes and slots; torch falls back to eager after eight."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=128):
+            return compiled(*args, **kwargs)
+
+    return forward
 
 
 def _short(component: object) -> str:
