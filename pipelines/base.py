@@ -22,7 +22,7 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
-from mmspec.core.controllers import WIDTHS, CostCurve, FixedController
+from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import NoDraft, Progress, SpeculativeDecoder
@@ -146,12 +146,9 @@ class SpecPipeline(DiffusionPipeline):
         """Whether the running call was asked to stop; a callback sets ``pipe._interrupt = True``."""
         return getattr(self, "_interrupt", False)
 
-    @property
-    def costs(self) -> CostCurve:
-        """Measured seconds of this pipeline's forwards by (rows, width); a start for the cost-aware controller."""
-        if "_costs" not in self.__dict__:
-            self.__dict__["_costs"] = CostCurve()
-        return self.__dict__["_costs"]
+    def costs(self, branches: int) -> CostCurve:
+        """Measured seconds of this pipeline's forwards by (samples, width), with ``branches`` model rows a sample."""
+        return self.__dict__.setdefault("_costs", {}).setdefault(branches, CostCurve())
 
     @property
     def runner_mode(self) -> str:
@@ -175,7 +172,7 @@ class SpecPipeline(DiffusionPipeline):
             raise ValueError(f"Runner mode {mode!r} cannot capture offloaded models; disable CPU offload first.")
         self.__dict__["_runner_mode"] = mode
         self.__dict__.pop("_compiled", None)
-        self.costs.seconds.clear()
+        self.__dict__.pop("_costs", None)
 
     def compiled(self, network: Any) -> Any:
         """``network`` as the runner calls it: itself, or its compiled form, made once."""
@@ -232,21 +229,27 @@ class SpecPipeline(DiffusionPipeline):
                 needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
                 draft_target=draft_target,
             )  # fmt: skip
-            session, controller = drafter.session(setup), drafter.controller(rows, self.costs)
+            costs = self.costs(request.guidance.branches)
+            session, controller = drafter.session(setup), drafter.controller(costs)
+            if isinstance(controller, CostAwareController) and not costs.covers(rows):
+                self.measure_costs(request, nodes)
             stats.method = f"{_short(drafter)}+{_short(request.rule)}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
         )
 
-    def measure_costs(self, request: DecodeRequest, repeats: int = 5) -> dict[int, float]:
+    def measure_costs(self, request: DecodeRequest, largest: int, repeats: int = 3) -> dict[int, float]:
         """Time a target forward of every width at half the output's length, compiling or capturing it on the way.
 
+        The cost-aware controller needs the curve of this machine; it is measured at the first call of a batch size.
+
         Returns:
-            Seconds by width; also kept in :attr:`costs`, from which the cost-aware controller starts.
+            Seconds by width, up to ``largest``; also kept in :meth:`costs`.
         """
         rows, budget = len(request.seeds), request.stopping.max_new_tokens
-        widths = [width for width in WIDTHS if width <= budget]
+        costs = self.costs(request.guidance.branches)
+        widths = [width for width in WIDTHS if width <= min(largest, budget)]
         target = Runner(
             request.model(request.network), request.guidance, budget, widths[-1], buckets=self.runner_mode != "eager"
         )
@@ -260,8 +263,8 @@ class SpecPipeline(DiffusionPipeline):
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
                 if repeat:  # the first one allocates and compiles
-                    self.costs.add(rows, width, time.perf_counter() - start)
-        measured = {width: self.costs.get(rows, width) for width in widths}
+                    costs.add(rows, width, time.perf_counter() - start)
+        measured = {width: costs.get(rows, width) for width in widths}
         return {width: seconds for width, seconds in measured.items() if seconds is not None}
 
     def run_decoders(

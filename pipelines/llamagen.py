@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, T5EncoderModel
 
 from mmspec.acceptance.base import Acceptance
+from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Progress, SpeculativeDecoder
 from mmspec.core.sampling import SamplingParams
@@ -189,7 +190,7 @@ class LlamaGenPipeline(SpecPipeline):
         arguments = {"seed": 0, "num_images_per_prompt": batch_size, "guidance_scale": guidance_scale}
         condition = {"class_labels": 0} if self.text_encoder is None else {"prompt": ""}
         [request] = self._requests(ImageCall(**arguments, **condition))  # type: ignore[arg-type]
-        costs = self.measure_costs(request)
+        costs = self.measure_costs(request, largest=WIDTHS[-1])
         self.maybe_free_model_hooks()
         return costs
 

@@ -145,7 +145,7 @@ class SpeculativeDecoder:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
         with stats.timed("draft"):
-            draft = self.drafter.propose(context, self.controller.plan(limit))
+            draft = self.drafter.propose(context, self.controller.plan(limit, len(self._alive)))
         before = stats.seconds.get("model", 0.0)
         with stats.timed("model"):
             output = self.target.verify(draft, context.highest)

@@ -66,18 +66,18 @@ class Drafter(ABC):
         """Open a decoding session; ValueError if the drafter does not fit the target."""
 
     @abstractmethod
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
-        """Return a fresh controller of the draft width for ``rows`` samples."""
+    def controller(self, costs: CostCurve) -> Controller:
+        """Return a fresh controller of the draft width; ``costs`` are those of this machine and model."""
 
 
-def make_controller(kind: str, width: int, rows: int, costs: CostCurve, prior: dict[str, float] | None) -> Controller:
+def make_controller(kind: str, width: int, costs: CostCurve, prior: dict[str, float] | None) -> Controller:
     """Build the controller called ``kind`` for drafts of at most ``width`` nodes."""
     if kind == "fixed":
         return FixedController(width)
     if kind == "aimd":
         return AIMDController(width=min(6, width), largest=width)
     curve = {int(w): t for w, t in prior.items()} if prior else {1: 1.0, width: 1.0 + width**0.5 / 2}
-    return CostAwareController(rows, costs, curve, largest=width)
+    return CostAwareController(costs, curve, largest=width)
 
 
 def check_controller(kind: str) -> None:

@@ -77,9 +77,9 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def max_nodes(self) -> int:
         return self.config.window
 
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
+    def controller(self, costs: CostCurve) -> Controller:
         config = self.config
-        return make_controller(config.controller, config.window, rows, costs, config.prior)
+        return make_controller(config.controller, config.window, costs, config.prior)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         config = self.config

@@ -70,8 +70,8 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def max_nodes(self) -> int:
         return self.config.num_draft_tokens + 1
 
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
-        return make_controller(self.config.controller, self.max_nodes, rows, costs, None)
+    def controller(self, costs: CostCurve) -> Controller:
+        return make_controller(self.config.controller, self.max_nodes, costs, None)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         if self.model is None or setup.draft_target is None:

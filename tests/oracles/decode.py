@@ -43,7 +43,7 @@ def decode(
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
         )  # fmt: skip
         session = drafter.session(setup)
-        controller = FixedController(width) if width else drafter.controller(len(seeds), CostCurve())
+        controller = FixedController(width) if width else drafter.controller(CostCurve())
     elif drafter is not None:
         session, controller = drafter, FixedController(width or 8)
     stats = DecodeStats()
