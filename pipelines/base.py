@@ -132,9 +132,7 @@ class SpecPipeline(DiffusionPipeline):
         if name == "drafter" and value is not None and not isinstance(value, Drafter):
             raise TypeError(f"`drafter` must be a drafter object such as JacobiDrafter() or None, got {value!r}.")
         if name == "acceptance" and value is not None and not isinstance(value, Acceptance):
-            raise TypeError(
-                f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}."
-            )
+            raise TypeError(f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}.")
         if name in self._swappable_components and hasattr(self, "config"):
             # diffusers records a component when it is registered; one that is attached later must be recorded too
             recorded = (None, None) if value is None else _fetch_class_library_tuple(value)
@@ -180,8 +178,8 @@ class SpecPipeline(DiffusionPipeline):
             return network
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
-            options = {"mode": "reduce-overhead"} if self.runner_mode == "cuda-graph" else {}
-            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, **options))
+            mode = "reduce-overhead" if self.runner_mode == "cuda-graph" else "default"
+            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
         return cached[id(network)]
 
     def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:

@@ -109,7 +109,9 @@ class CausalLMPipeline(SpecPipeline):
         sampling = SamplingParams(temperature, top_k, top_p)
         sampling.check_vocabulary(self.model.config.get_text_config().vocab_size)
         rows = self._prompts(prompt, input_ids, max_new_tokens)
-        request = self._request(rows, row_seeds(len(rows), generator, seed), sampling, max_new_tokens, stop_tokens, speculate)
+        request = self._request(
+            rows, row_seeds(len(rows), generator, seed), sampling, max_new_tokens, stop_tokens, speculate
+        )
         for current, latest in self.run_decoders([request], callback_on_step_end, callback_on_step_end_tensor_inputs):
             decoder, progress = current, latest
         tokens = [row[:length] for row, length in zip(progress.tokens.tolist(), progress.lengths, strict=True)]

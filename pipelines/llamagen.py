@@ -275,7 +275,9 @@ class LlamaGenPipeline(SpecPipeline):
         condition = condition.repeat(call.num_images_per_prompt)
         size = call.micro_batch_size or num_samples
         return [
-            self._request(condition.rows(start, start + size), seeds[start : start + size], sampling, guidance, drafter, rule)
+            self._request(
+                condition.rows(start, start + size), seeds[start : start + size], sampling, guidance, drafter, rule
+            )
             for start in range(0, num_samples, size)
         ]
 
@@ -304,7 +306,12 @@ class LlamaGenPipeline(SpecPipeline):
             rule=rule,
             row_length=columns,
             cache_bytes_per_slot=2 * config.num_layers * config.hidden_size * self.transformer.dtype.itemsize,
-            decode_bytes=len(seeds) * self.image_size[0] * self.image_size[1] * 2 * 4 * max(self.vq.config.block_out_channels),
+            decode_bytes=len(seeds)
+            * self.image_size[0]
+            * self.image_size[1]
+            * 2
+            * 4
+            * max(self.vq.config.block_out_channels),
         )
 
     def _finish(self, run: ImageRun, call: ImageCall) -> ImageOutput:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
@@ -139,7 +140,7 @@ class CostAwareController:
 def _interpolate(curve: Mapping[int, float], width: int) -> float:
     """Piecewise-linear value of ``curve`` at ``width``; 1 token at width 1, flat beyond the last point."""
     points = sorted({1: 1.0, **{int(k): float(v) for k, v in curve.items()}}.items())
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in pairwise(points):
         if left <= width <= right:
             return low + (high - low) * (width - left) / (right - left)
     return points[-1][1]

@@ -123,7 +123,9 @@ class SpeculativeDecoder:
         num_rows = len(output.logits)
         scores = process(output.logits[:, 0], self.sampling)
         zeros = torch.zeros(num_rows, dtype=torch.long, device=device)
-        first = draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
+        first = (
+            draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
+        )
 
         self.tokens = torch.zeros(num_rows, self.stopping.max_new_tokens, dtype=torch.long, device=device)
         self.tokens[:, 0] = first

@@ -47,7 +47,9 @@ class SamplingParams:
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError if ``top_k`` exceeds the vocabulary."""
         if self.top_k > vocab_size:
-            raise ValueError(f"`top_k` must be between 0 (off) and the vocabulary size {vocab_size}, got {self.top_k}.")
+            raise ValueError(
+                f"`top_k` must be between 0 (off) and the vocabulary size {vocab_size}, got {self.top_k}."
+            )
 
     @property
     def greedy(self) -> bool:

@@ -42,3 +42,11 @@ class Target(Protocol):
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows listed in ``rows``, in that order."""
         ...
+
+
+class DraftTarget(Target, Protocol):
+    """A session of a draft model, which also takes back what it committed to itself."""
+
+    def rollback(self, count: Tensor) -> None:
+        """Forget the last ``count`` (B,) committed tokens of each row."""
+        ...

@@ -23,7 +23,7 @@ from mmspec.core.controllers import (
 )
 from mmspec.core.draft import DraftLaw
 from mmspec.core.loop import DraftSession
-from mmspec.core.target import Target
+from mmspec.core.target import DraftTarget
 
 CONTROLLERS = ("aimd", "cost-aware", "fixed")
 
@@ -48,7 +48,7 @@ class DraftSetup:
     needs_law: bool = False
     row_length: int | None = None
     prompt_ids: Tensor | None = None
-    draft_target: Callable[[Any], Target] | None = None
+    draft_target: Callable[[Any], DraftTarget] | None = None
 
 
 class Drafter(ABC):

@@ -113,7 +113,9 @@ class JacobiSession:
                 self.log_q = torch.nn.functional.pad(self.log_q, (0, 0, 0, extra))
         if count:
             empty = torch.arange(count, device=self.slots.device) >= self.filled[:, None]
-            guesses, log_q = self.initializer(context, self.slots, self.filled, count, self.last_scores, self.needs_law)
+            guesses, log_q = self.initializer(
+                context, self.slots, self.filled, count, self.last_scores, self.needs_law
+            )
             self.slots[:, :count] = torch.where(empty, guesses, self.slots[:, :count])
             if self.log_q is not None and log_q is not None:
                 self.log_q[:, :count] = torch.where(empty[..., None], log_q, self.log_q[:, :count])

@@ -21,7 +21,7 @@ from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.loop import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
-from mmspec.core.target import Target, TargetOutput
+from mmspec.core.target import DraftTarget, TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
 
@@ -88,7 +88,7 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
 class ModelSession:
     """The draft model's cache holds all committed tokens of a row but the last ``missing`` ones, fed first."""
 
-    def __init__(self, target: Target, needs_law: bool) -> None:
+    def __init__(self, target: DraftTarget, needs_law: bool) -> None:
         self.target, self.needs_law = target, needs_law
         self.forwards = 0
         self.missing = 1

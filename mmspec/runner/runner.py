@@ -91,7 +91,9 @@ class Runner:
             capacity = -(-capacity // self.slot_bucket) * self.slot_bucket
         self.cache = SpecCache(len(model.prompt.start), capacity, model.device)
         self.cache.start = model.prompt.start
-        self._generated = torch.zeros(len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device)
+        self._generated = torch.zeros(
+            len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device
+        )
 
     def prefill(self) -> TargetOutput:
         prompt = self.model.prompt
