@@ -7,7 +7,9 @@ fast = pipe("a red apple", num_images_per_prompt=4, seed=7)
 plain = pipe("a red apple", num_images_per_prompt=4, seed=7, speculate=False)
 assert (fast.tokens == plain.tokens).all()
 
-pipe.drafter = JacobiDrafter(window=16, controller="fixed")  # swapped like a diffusers scheduler, saved with the pipeline
+pipe.drafter = JacobiDrafter(
+    window=16, controller="fixed"
+)  # swapped like a diffusers scheduler, saved with the pipeline
 again = pipe("a red apple", num_images_per_prompt=4, seed=7)
 assert (again.tokens == plain.tokens).all()
 
