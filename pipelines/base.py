@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,9 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
 from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.drafting import NoDraft
 from mmspec.core.guidance import Guidance
-from mmspec.core.loop import NoDraft, Progress, SpeculativeDecoder
+from mmspec.core.loop import Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
@@ -49,7 +51,7 @@ class DecodeRequest:
     """Everything that opening a decoder needs; built by a pipeline for each micro-batch.
 
     Attributes:
-        model: Builds the decoder model for the target, or for a draft model of the same kind.
+        model: Builds the decoder model of a network on a device: the target, or a draft model of the same kind.
         seeds: Row seeds.
         sampling, stopping, guidance: How tokens are drawn, when rows end, how branches merge.
         drafter, rule: ``None`` drafter is plain decoding.
@@ -58,7 +60,7 @@ class DecodeRequest:
         cache_bytes_per_slot, decode_bytes: For the memory estimate.
     """
 
-    model: Callable[[Any], DecoderModel]
+    model: Callable[[Any, torch.device], DecoderModel]
     network: Any
     seeds: list[int]
     sampling: SamplingParams
@@ -207,8 +209,8 @@ class SpecPipeline(DiffusionPipeline):
         """Check memory and build the decoder of ``request``; nothing of it stays on the pipeline."""
         rows, drafter = len(request.seeds), request.drafter
         nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
-        model = request.model(request.network)
         device = self._execution_device
+        model = request.model(request.network, device)
         remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
         check_memory(self.estimate(request, model.prompt.width), device, remedy)
         buckets = self.runner_mode != "eager"
@@ -216,7 +218,7 @@ class SpecPipeline(DiffusionPipeline):
         target = Runner(model, request.guidance, budget, nodes, buckets=buckets)
 
         def draft_target(network: Any) -> Runner:
-            return Runner(request.model(network), request.guidance, budget, nodes, buckets=buckets)
+            return Runner(request.model(network, network.device), request.guidance, budget, nodes, buckets=buckets)
 
         session: Any = NoDraft()
         controller: Any = FixedController(1)
@@ -249,7 +251,11 @@ class SpecPipeline(DiffusionPipeline):
         costs = self.costs(request.guidance.branches)
         widths = [width for width in WIDTHS if width <= min(largest, budget)]
         target = Runner(
-            request.model(request.network), request.guidance, budget, widths[-1], buckets=self.runner_mode != "eager"
+            request.model(request.network, self._execution_device),
+            request.guidance,
+            budget,
+            widths[-1],
+            buckets=self.runner_mode != "eager",
         )
         device = target.prefill().logits.device
         target.cache.lengths = target.cache.lengths + budget // 2
@@ -288,8 +294,35 @@ class SpecPipeline(DiffusionPipeline):
                     step += 1
                     decoder.interrupted = self.interrupt
                     yield decoder, progress
+                if request.drafter is not None:
+                    self._report_useless(decoder.stats)
                 if self.interrupt:
                     return
+
+    def _report_useless(self, stats: DecodeStats) -> None:
+        """Say once if drafting brings nothing, since the output alone does not show it."""
+        rounds = sum(row.rounds for row in stats.rows)
+        drafted = sum(row.drafted for row in stats.rows)
+        if rounds >= 16 and drafted >= rounds and stats.acceptance_rate * drafted < 0.02 * rounds:
+            self.warn_once(
+                f"Speculation brings nothing here: {type(self.drafter).__name__} had {stats.acceptance_rate:.1%} of its "
+                "draft tokens accepted. The output is right, but plain decoding is as fast; check that the drafter was "
+                "made for this model."
+            )
+
+    def warn_once(self, message: str) -> None:
+        """Warn about a cause the first time this pipeline meets it."""
+        seen: set[str] = self.__dict__.setdefault("_warned", set())
+        if (cause := message.partition(":")[0]) not in seen:
+            seen.add(cause)
+            warnings.warn(message, stacklevel=3)
+
+    def to(self, *args: Any, **kwargs: Any) -> SpecPipeline:
+        """Move all components, the weights of a drafter included."""
+        super().to(*args, **kwargs)
+        if self.drafter is not None:
+            self.drafter.to(*args, **kwargs)
+        return self
 
     def check_callback(self, tensor_inputs: Sequence[str]) -> None:
         """Raise ValueError if a callback wants tensors that there are not."""

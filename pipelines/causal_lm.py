@@ -169,7 +169,7 @@ class CausalLMPipeline(SpecPipeline):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return DecodeRequest(
-            model=lambda network: CausalLMModel(network, padded.clamp_min(0), lengths),
+            model=lambda network, device: CausalLMModel(network, padded.clamp_min(0).to(device), lengths.to(device)),
             network=self.model,
             seeds=seeds,
             sampling=sampling,

@@ -257,6 +257,8 @@ class LlamaGenPipeline(SpecPipeline):
             raise ValueError(f"`height` x `width` must be {legal} for this model, got {call.height} x {call.width}.")
         sampling = SamplingParams(*call.sampling(self.config))
         sampling.check_vocabulary(self.transformer.config.vocab_size)
+        if sampling.greedy:
+            self.warn_once("Greedy decoding hurts autoregressive image models: `temperature` is 0, usual is 1.")
         scale = self.config.guidance_scale if call.guidance_scale is None else call.guidance_scale
         guidance = Guidance(scale, call.guided_until)
         drafter, rule = self.choose_method(call.speculate, sampling)
@@ -289,9 +291,8 @@ class LlamaGenPipeline(SpecPipeline):
     ) -> DecodeRequest:
         config = self.transformer.config
         rows, columns = self.grid
-        device = self._execution_device
         return DecodeRequest(
-            model=lambda network: LlamaGenModel(
+            model=lambda network, device: LlamaGenModel(
                 network, condition, guidance.branches > 1, device, forward=self.compiled(network)
             ),
             network=self.transformer,

@@ -22,7 +22,7 @@ from mmspec.core.controllers import (
     FixedController,
 )
 from mmspec.core.draft import DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.target import DraftTarget
 
 CONTROLLERS = ("aimd", "cost-aware", "fixed")
@@ -64,6 +64,10 @@ class Drafter(ABC):
     @abstractmethod
     def session(self, setup: DraftSetup) -> DraftSession:
         """Open a decoding session; ValueError if the drafter does not fit the target."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Drafter:
+        """Move the weights, if there are any; arguments as for ``torch.nn.Module.to``."""
+        return self
 
     @abstractmethod
     def controller(self, costs: CostCurve) -> Controller:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
 from mmspec.core.target import TargetOutput

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
 from mmspec.core.target import DraftTarget, TargetOutput
@@ -65,6 +65,11 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
         if (folder / "model").is_dir():
             drafter.model = load_component(folder / "model")
         return drafter
+
+    def to(self, *args: Any, **kwargs: Any) -> ModelDrafter:
+        if self.model is not None:
+            self.model.to(*args, **kwargs)
+        return self
 
     @property
     def max_nodes(self) -> int:
@@ -119,9 +124,10 @@ class ModelSession:
 
     def _forward(self, feed: Tensor, longest: int) -> Tensor:
         """Feed ``feed`` (B, n) and keep it: the law of the next token (B, V)."""
-        output = self.target.verify(Draft(feed, DraftLaw.DETERMINISTIC), longest)
-        kept = torch.full_like(feed[:, 0], feed.shape[1])
-        self.target.commit(Verdict(kept - 1, feed[:, -1], feed), kept)
+        there = feed.to(self.target.device)  # the draft model may sit on another device
+        output = self.target.verify(Draft(there, DraftLaw.DETERMINISTIC), longest)
+        kept = torch.full_like(there[:, 0], there.shape[1])
+        self.target.commit(Verdict(kept - 1, there[:, -1], there), kept)
         self.forwards += 1
         return output.logits[:, -1].to(feed.device)
 
@@ -136,8 +142,8 @@ class ModelSession:
             return
         # cached now: everything up to the last draft token but one. Keep all but the two newest committed tokens:
         # feeding two at the next start costs no more than one, and covers the row whose whole draft was accepted
-        self.target.rollback(self.drafted - verdict.num_accepted)
+        self.target.rollback((self.drafted - verdict.num_accepted).to(self.target.device))
         self.missing = 2
 
     def select_rows(self, rows: Tensor) -> None:
-        self.target.select_rows(rows)
+        self.target.select_rows(rows.to(self.target.device))

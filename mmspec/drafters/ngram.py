@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller

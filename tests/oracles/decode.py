@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import Controller, CostCurve, FixedController
-from mmspec.core.loop import NoDraft, SpeculativeDecoder
+from mmspec.core.drafting import NoDraft
+from mmspec.core.loop import SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
