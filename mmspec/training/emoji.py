@@ -183,7 +183,11 @@ NAME_AND_STYLE = (
     "a {name}, {style} style",
 )
 NAME_ONLY = ("{name}", "{name}", "a {name}", "the {name}")
-NAME_CLASS_STYLE = ("{name}, {label}, {style} style", "{label}, {name}, {style} style", "{style} style {label}, {name}")
+NAME_CLASS_STYLE = (
+    "{name}, {label}, {style} style",
+    "{label}, {name}, {style} style",
+    "{style} style {label}, {name}",
+)
 STYLE_AND_CLASS = ("{label}, {style} style", "{style} {label}")
 
 

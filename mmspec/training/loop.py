@@ -75,7 +75,15 @@ class LoopConfig:
         object.__setattr__(self, "output", Path(self.output))
         if self.steps is None and self.minutes is None:
             raise ValueError("`steps` and `minutes` are both None; give a limit.")
-        for name in ("steps", "minutes", "batch_size", "learning_rate", "clip_norm", "checkpoint_minutes", "log_every"):
+        for name in (
+            "steps",
+            "minutes",
+            "batch_size",
+            "learning_rate",
+            "clip_norm",
+            "checkpoint_minutes",
+            "log_every",
+        ):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"`{name}` is {value}; it must be positive.")
@@ -130,7 +138,9 @@ def optimizer_for(model: nn.Module, config: LoopConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.97))
 
 
-def fit(model: nn.Module, loss_of: LossFunction, config: LoopConfig, after_step: Callable[[int], None] | None = None) -> float:
+def fit(
+    model: nn.Module, loss_of: LossFunction, config: LoopConfig, after_step: Callable[[int], None] | None = None
+) -> float:
     """Train ``model`` until a limit and leave the averaged weights in it.
 
     Args:
