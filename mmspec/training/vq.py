@@ -84,6 +84,9 @@ def build_vq(config: VQConfig) -> VQModel:
 class VQTrainer(nn.Module):
     """A ``VQModel`` with the running sums of its codebook."""
 
+    counts: Tensor
+    sums: Tensor
+
     def __init__(self, vq: VQModel, config: VQConfig) -> None:
         super().__init__()
         self.vq, self.config = vq, config
@@ -200,7 +203,7 @@ def train(config: VQConfig) -> Path:
     emoji = load_emoji(EmojiConfig(data=config.data, size=config.image_size))
     chosen, held_out = split_held_out(emoji, config)
     images = to_tensor(emoji.images)
-    trainer = VQTrainer(build_vq(config), config).to(config.device, memory_format=torch.channels_last)
+    trainer = VQTrainer(build_vq(config), config).to(torch.device(config.device)).to(memory_format=torch.channels_last)
     assigned: list[Tensor] = []
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
