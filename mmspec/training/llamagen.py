@@ -270,9 +270,11 @@ def save(model: CaptionedDecoder, tokenizer: PreTrainedTokenizerFast, output: Pa
     return output
 
 
-def load_checkpoint(config: LlamaGenConfig) -> tuple[CaptionedDecoder, PreTrainedTokenizerFast, VQModel, int]:
-    """The averaged model of the running or finished training in ``config.output``, and its step."""
+def load_checkpoint(
+    config: LlamaGenConfig,
+) -> tuple[CaptionedDecoder, PreTrainedTokenizerFast, VQModel, dict[str, float]]:
+    """The averaged model of the running or finished training in ``config.output``, its steps and minutes."""
     vq = VQModel.from_pretrained(config.vq, torch_dtype=torch.float32).eval()
     model = build(config, vq)
-    step = restore_average(model, config.output)
-    return model.eval(), train_tokenizer(config.classes, config.text_vocab_size, config.condition_length), vq, step
+    progress = restore_average(model, config.output)
+    return model.eval(), train_tokenizer(config.classes, config.text_vocab_size, config.condition_length), vq, progress

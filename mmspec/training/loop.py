@@ -292,12 +292,12 @@ def _restore(
     return _Progress(**state["progress"])
 
 
-def restore_average(model: nn.Module, output: Path) -> int:
-    """Load the averaged weights of the checkpoint in ``output`` into ``model`` and return its step."""
+def restore_average(model: nn.Module, output: Path) -> dict[str, float]:
+    """Load the averaged weights of the checkpoint in ``output`` into ``model``; returns its steps and minutes."""
     state = torch.load(checkpoint_path(output), weights_only=True, map_location="cpu")
     model.load_state_dict(state["model"])
     load_average(model, state["average"])
-    return state["progress"]["step"]
+    return {"steps": state["progress"]["step"], "minutes": state["progress"]["seconds"] / 60}
 
 
 def draw_curve(values: list[float], path: Path, size: tuple[int, int] = (640, 320)) -> None:

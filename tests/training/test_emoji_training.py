@@ -14,15 +14,19 @@ import numpy as np
 import pytest
 import torch
 from diffusers import VQModel
+from safetensors.torch import load_file
+from transformers import T5EncoderModel
 
+from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.training import captions, emoji, llamagen, vq
 from mmspec.training.corruption import corrupt
+from mmspec.training.export import export
 from mmspec.training.loop import checkpoint_path, step_generator
 from mmspec.training.names import CLASSES, SHORT_FORMS
 from mmspec.training.preview import generate_codes
 
-NAMES = {"Food & Drink": ["red-apple", "banana"], "Animals & Nature": ["dog-face", "wolf"], "Objects": ["key"]}
-COLOURS = ["#d22", "#fd3", "#a63", "#888", "#38c"]
+NAMES = {"Food & Drink": ["red-apple", "banana"], "Animals & Nature": ["dog-face", "wolf"], "Objects": ["key", "abacus"]}
+COLOURS = ["#d22", "#fd3", "#a63", "#888", "#38c", "#583"]
 
 
 def write_archive(folder: Path, package: str, shape: str) -> None:
@@ -112,8 +116,8 @@ def same_weights(first: Path, second: Path) -> bool:
 
 def test_drawings_exclude_skin_tones_and_flags(data: Path) -> None:
     drawings = emoji.load_emoji(emoji.EmojiConfig(data=data, size=16))
-    assert sorted(set(drawings.names)) == ["banana", "dog-face", "key", "red-apple", "wolf"]
-    assert drawings.images.shape == (15, 16, 16, 3)
+    assert sorted(set(drawings.names)) == ["abacus", "banana", "dog-face", "key", "red-apple", "wolf"]
+    assert drawings.images.shape == (18, 16, 16, 3)
     assert (drawings.images[:, 0, 0] == 255).all()  # on white
 
 
@@ -197,7 +201,7 @@ def test_tokenizer_recipe_learns(data: Path, tokenizer_folder: Path) -> None:
     model = VQModel.from_pretrained(tokenizer_folder).eval()
     images = emoji.load_emoji(emoji.EmojiConfig(data=data, size=16)).images
     codes = vq.encode_images(model, images)
-    assert codes.shape == (15, 16)
+    assert codes.shape == (18, 16)
     assert vq.decode_codes(model, codes).shape == images.shape
 
 
@@ -207,10 +211,25 @@ def test_decoder_recipe_learns_and_saves(data: Path, tokenizer_folder: Path, tmp
     curve = losses(tmp_path)
     assert np.mean(curve[-3:]) < np.mean(curve[:3])
     assert (tmp_path / "loss.png").exists()
-    model, tokenizer, image_tokenizer, step = llamagen.load_checkpoint(config)
-    assert step == 20
+    model, tokenizer, image_tokenizer, progress = llamagen.load_checkpoint(config)
+    assert progress["steps"] == 20
     codes = generate_codes(model, tokenizer, ["red apple, noto style", "key"], 16)
     assert vq.decode_codes(image_tokenizer, codes).shape == (2, 16, 16, 3)
+
+
+def test_export_writes_half_precision_parts_and_a_card(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    config = tiny_llamagen(data, tokenizer_folder, tmp_path / "run", steps=2)
+    llamagen.train(config)
+    folder = export(config, tiny_vq(data, tokenizer_folder.parent), tmp_path / "out", assessment="Blobs.")
+    assert (
+        load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")["norm.weight"].dtype == torch.float16
+    )
+    assert "Blobs." in (folder / "README.md").read_text()
+    assert "Twemoji" in (folder / "NOTICE").read_text()
+    assert json.loads((folder / "categories.json").read_text())["0"] == "animal"
+    for part in (LlamaGenTransformer, VQModel, T5EncoderModel):
+        sub = {"LlamaGenTransformer": "transformer", "VQModel": "vq", "T5EncoderModel": "text_encoder"}[part.__name__]
+        assert next(part.from_pretrained(folder / sub).parameters()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("recipe", ["vq", "llamagen"])
