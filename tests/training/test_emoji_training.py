@@ -197,9 +197,10 @@ def test_no_share_means_no_corruption() -> None:
 
 
 def test_lost_contexts_tell_nothing_but_what_was_left_of_the_picture() -> None:
-    codes = torch.arange(64)[None] + 64 * torch.arange(4000)[:, None] % 448  # each picture has codes of its own
+    codes = torch.randint(512, (4000, 64), generator=step_generator(1, 0))
     noisy = corrupt(codes, 8, 512, Corruption(lost=1.0, suffix=0, scattered=0), step_generator(0, 0))
     kept = (noisy == codes).float().mean(dim=1)
+    assert kept.mean() < 0.12
     assert kept.max() < 0.5
     left_of = noisy[:, 1:] == codes[:, :-1]
     assert left_of.float().mean() < 0.05  # a neighbour's true code would give the picture away
