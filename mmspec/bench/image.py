@@ -20,6 +20,7 @@ from mmspec.bench.measure import bits_per_token, cuda_peak, forward_times
 from mmspec.bench.memory import peak_memory
 from mmspec.bench.methods import BuiltMethod, Method, build_methods
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
+from mmspec.core.controllers import WIDTHS
 from mmspec.core.verify import Guarantee
 from mmspec.drafters.base import check_positive
 
@@ -109,10 +110,7 @@ def run_image_bench(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] 
     pipe.set_progress_bar_config(disable=True)
     built = build_methods(bench.methods, pipe)
     groups = bench.groups()
-    widths = sorted(
-        {1, 2, 4, 8, 16, 32, 64}
-        | {min(b.drafter.max_nodes, pipe.grid[0] * pipe.grid[1]) for b in built.values() if b.drafter}
-    )
+    widths = _widths(built, pipe.grid[0] * pipe.grid[1])
     before = forward_times(pipe, groups[0], widths)
     outcomes = run_interleaved(
         {name: partial(decode, pipe, method) for name, method in built.items()}, groups, on_item
@@ -125,6 +123,12 @@ def run_image_bench(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] 
         for name, b in built.items()
     ]
     return BenchReport("image", pipe.device.type, _settings(pipe, bench, outcomes, times), entries)
+
+
+def _widths(built: dict[str, BuiltMethod], num_tokens: int) -> list[int]:
+    """Widths to time: those of the controllers and the widest of every drafter, at most a whole picture."""
+    widest = [method.drafter.max_nodes for method in built.values() if method.drafter]
+    return sorted({min(width, num_tokens) for width in (*WIDTHS, *widest)})
 
 
 def _measure_more(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mmspec.cli.files import PictureWriter, slug
 from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, prompts_of
@@ -85,7 +86,7 @@ def table_of(pairs: list[Pair]) -> Table:
         table.add_column(column, justify="right")
     for pair in pairs:
         equal = "[green]yes[/]" if pair.equal else "[red]no[/]"
-        table.add_row(pair.prompt, str(pair.seed), *_figures([pair]), equal)
+        table.add_row(Text(pair.prompt), str(pair.seed), *_figures([pair]), equal)
     if len(pairs) > 1:
         table.add_section()
         table.add_row("all", "", *_figures(pairs), "")

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import mmspec
 from mmspec.cli.output import say, show
@@ -21,10 +22,10 @@ GIB = 1 << 30
 STYLES = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "broken": "[red]broken[/]"}
 REQUIRED = ("torch", "torchaudio", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers")
 OPTIONAL = {
-    "torchvision": "not needed; if it is there it must fit torch",
-    "gradio": "the demo apps (mmspec[demo])",
-    "ray": "batch jobs on several processes (mmspec[batch])",
-    "resvg_py": "training on emoji (mmspec[train])",
+    "torchvision": "nothing in mmspec",
+    "gradio": "the demo apps: pip install mmspec[demo]",
+    "ray": "batch jobs on several processes: pip install mmspec[batch]",
+    "resvg_py": "training on emoji: pip install mmspec[train]",
 }
 FAMILIES = {
     "LlamaGen pictures": "torch, diffusers; captions also transformers and tokenizers",
@@ -57,7 +58,7 @@ def doctor() -> None:
     for column in ("what", "state", "detail"):
         table.add_column(column)
     for check in checks:
-        table.add_row(check.name, STYLES[check.state], check.detail)
+        table.add_row(check.name, STYLES[check.state], Text(check.detail))
     show(table)
     broken = [check.name for check in checks if check.state == "broken"]
     if broken:
@@ -102,7 +103,7 @@ def check_packages() -> list[Check]:
         else:
             checks.append(Check(name, "ok", f"{version} (tested: {tested or 'any'})"))
     for name, use in OPTIONAL.items():
-        checks.append(Check(name, "ok", version_of(name) or f"not installed; for {use}"))
+        checks.append(Check(name, "ok", version_of(name) or f"not installed; needed for {use}"))
     return checks
 
 

@@ -28,7 +28,8 @@ def complain(text: str, style: str = "red") -> None:
 
 def show(table: Table) -> None:
     """Print a table, in full width where the output is no terminal."""
-    _out.print(table, width=None if _out.is_terminal else _WIDTH_IN_PIPES)
+    console = _out if _out.is_terminal else Console(highlight=False, width=_WIDTH_IN_PIPES)
+    console.print(table)
 
 
 def tell_files(paths: list[Path]) -> None:
