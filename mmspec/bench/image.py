@@ -108,6 +108,14 @@ def run_image_bench(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] 
         The report; its ``unequal`` names methods that broke their promise.
     """
     pipe.set_progress_bar_config(disable=True)
+    saved = pipe.drafter, pipe.acceptance
+    try:
+        return _run(pipe, bench, on_item)
+    finally:
+        pipe.drafter, pipe.acceptance = saved
+
+
+def _run(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] | None) -> BenchReport:
     built = build_methods(bench.methods, pipe)
     groups = bench.groups()
     widths = _widths(built, pipe.grid[0] * pipe.grid[1])

@@ -163,15 +163,15 @@ def check_folder(name: str, folder: Path) -> Check:
 
     from mmspec.models.loading import check_weights, read_json
 
+    models, part = 0, "model_index.json"
     try:
-        models = 0
         for part, entry in read_json(folder / "model_index.json").items():
             component = _component(entry)
             if isinstance(component, type) and issubclass(component, torch.nn.Module):
                 check_weights(folder / part, component)
                 models += 1
     except (ValueError, OSError, ImportError, AttributeError) as error:
-        return Check(name, "broken", str(error))
+        return Check(name, "broken", f"{part}: {error}")
     return Check(name, "ok", f"{models} models, names and shapes right")
 
 
