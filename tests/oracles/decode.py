@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import Controller, CostCurve, FixedController
-from mmspec.core.loop import NoDraft, SpeculativeDecoder
+from mmspec.core.drafting import NoDraft
+from mmspec.core.loop import SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.target import Target
-from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.drafters.base import Drafter, DraftSetup
 
 
@@ -43,7 +44,7 @@ def decode(
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
         )  # fmt: skip
         session = drafter.session(setup)
-        controller = FixedController(width) if width else drafter.controller(len(seeds), CostCurve())
+        controller = FixedController(width) if width else drafter.controller(CostCurve())
     elif drafter is not None:
         session, controller = drafter, FixedController(width or 8)
     stats = DecodeStats()
