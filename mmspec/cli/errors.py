@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from typing import Any
 
 import typer
@@ -25,7 +26,9 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = show_warning
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             complain("Interrupted.")
             raise typer.Exit(130) from None
@@ -36,6 +39,11 @@ class CommandGroup(TyperGroup):
                 complain(traceback.format_exc().rstrip())
             complain(describe(error))
             raise typer.Exit(2 if isinstance(error, USAGE) else 1) from None
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line, without the place in the source."""
+    complain(f"Warning: {' '.join(str(message).split())}", style="yellow")
 
 
 def describe(error: Exception) -> str:

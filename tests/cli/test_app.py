@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -92,6 +93,13 @@ def test_debug_shows_the_stack_trace(mmspec, monkeypatch, words):
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
     assert 'raise ValueError("`top_k` is 3")' in result.stderr
+
+
+def test_a_warning_is_one_line(mmspec, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["mmspec.cli.models"], "embedded_table", lambda: warnings.warn("no\nuse", stacklevel=1)
+    )
+    assert mmspec("models").stderr == "Warning: no use\n"
 
 
 def test_debug_behind_a_double_dash_is_an_argument(mmspec, tiny):
