@@ -24,7 +24,7 @@ def image(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
     ] = None,
-    items: Annotated[int | None, typer.Option(help="Pictures per method; default 32, or 4 with --quick.")] = None,
+    items: Annotated[int | None, typer.Option(help="Pictures per method; default 32, or 3 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three methods and few pictures, under a minute.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
@@ -56,7 +56,7 @@ def image(
         json_file, plot = json_file or out / "image.json", plot or out / "image.png"
     if plot is not None and plot.suffix.lower() != ".png":
         raise ValueError(f"--plot writes PNG files, got {plot}.")
-    count = items if items is not None else 4 if quick else 32
+    count = items if items is not None else 3 if quick else 32
     bench = ImageBench(
         model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
         check_solo=check_solo, memory=memory,

@@ -31,7 +31,7 @@ class Pair:
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the pictures.")] = Path("mmspec-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="Three prompts instead of eight.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three prompts instead of six.")] = False,
     model: Annotated[str, typer.Option(help="Embedded name, folder or hub id.")] = DEFAULT_IMAGE_MODEL,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Own prompt instead of the checkpoint's; may be repeated.")
@@ -49,7 +49,7 @@ def demo(
         raise NotADirectoryError(f"--out {out} is a file; name a folder.")
     prompts = prompts_of(model, prompt)
     if not prompt:
-        prompts = prompts[: 3 if quick else 8]
+        prompts = prompts[: 3 if quick else 6]
     pipe = load_pipeline(model, device)
     prepare(pipe)
     for speculate in (False, True):  # warm-up
