@@ -6,7 +6,8 @@ such a forward, measured in the same run on the same cache length,
     limit           = (t_prefill + n_plain t(1)) / (t_prefill + sum_w n_w t(w))
     limit_fraction  = wall_ratio / limit
 
-so 1 means that the loop costs nothing beside the forwards that it makes. Wall times are sums over all items: nothing is
+so 1 means that the loop costs nothing beside the forwards that it makes. In batches t(w) is that of the full batch;
+rows that finish early make later forwards cheaper, so the fraction may then exceed 1. Wall times are sums over all items: nothing is
 left out, and a disturbance hits neighbours of an interleaved run alike; ``settings.wall_ratio_median`` holds the median
 of the items' own ratios, which a single disturbance cannot move.
 """

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.cli import options
 from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, prompts_of
 from mmspec.cli.output import complain, progress, say, show, tell_files
 
@@ -14,13 +15,13 @@ app = typer.Typer(help="Measure methods against plain decoding of the same loop.
 
 
 @app.callback()
-def options() -> None:
+def group() -> None:
     """Measure methods against plain decoding of the same loop."""
 
 
 @app.command("image")
 def image(
-    model: Annotated[str, typer.Option(help="Embedded name, folder or hub id.")] = DEFAULT_IMAGE_MODEL,
+    model: options.Model = DEFAULT_IMAGE_MODEL,
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
     ] = None,
@@ -34,12 +35,10 @@ def image(
         bool, typer.Option("--check-solo", help="Compare every row of a batch with the row decoded alone.")
     ] = False,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="Own prompt instead of the checkpoint's; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the first picture.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 (auto), bfloat16, float16.")] = "auto",
+    prompt: options.OwnPrompts = None,
+    seed: options.FixedSeed = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
 ) -> None:
     """Bench image methods: forwards, wall time, share of the physical limit, equality with plain decoding.
 

@@ -13,7 +13,7 @@ app = typer.Typer(help="Convert released files to folders that the pipelines loa
 
 
 @app.callback()
-def options() -> None:
+def group() -> None:
     """Convert released files to folders that the pipelines load."""
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from mmspec.cli import options
 from mmspec.cli.files import PictureWriter, slug
 from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, prompts_of
 from mmspec.cli.output import say, show, tell_files
@@ -32,12 +33,10 @@ class Pair:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the pictures.")] = Path("mmspec-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="Three prompts instead of six.")] = False,
-    model: Annotated[str, typer.Option(help="Embedded name, folder or hub id.")] = DEFAULT_IMAGE_MODEL,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="Own prompt instead of the checkpoint's; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the first picture.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    model: options.Model = DEFAULT_IMAGE_MODEL,
+    prompt: options.OwnPrompts = None,
+    seed: options.FixedSeed = 0,
+    device: options.Device = "auto",
 ) -> None:
     """Generate pictures plainly and speculatively with the same seeds, and show that they are the same pictures.
 

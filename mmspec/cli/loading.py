@@ -37,6 +37,7 @@ def set_method(pipe: Any, drafter: str | None, acceptance: str | None, assignmen
     settings = parse_assignments(assignments)
     for kind, name in (("drafter", drafter), ("acceptance", acceptance)):
         setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind)))
+    pipe.to(pipe.device)  # a new drafter may have weights
 
 
 def prompts_of(model: str, given: Sequence[str] | None = None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 KINDS = ("drafter", "acceptance")
@@ -71,7 +72,15 @@ def build_component(kind: str, name: str | None, settings: Mapping[str, Any], sa
         )
     component = type(saved) if name is None else registry.load(name)
     check_settings(component, settings)
-    kept = (
-        {key: value for key, value in saved.config.items() if key in legal_settings(component)} if name is None else {}
-    )
-    return component(**{**kept, **settings})
+    values = {**(_settings_of(saved) if name is None else {}), **settings}
+    if isinstance(values.get("model"), str):  # a draft model, named by its folder
+        from mmspec.models.loading import load_component
+
+        values["model"] = load_component(Path(values["model"]))
+    return component(**values)
+
+
+def _settings_of(component: Any) -> dict[str, Any]:
+    """The constructor arguments that rebuild ``component``: saved ones, and parts such as a draft model."""
+    names = legal_settings(type(component))
+    return {name: component.config.get(name, getattr(component, name, None)) for name in names}

@@ -29,7 +29,7 @@ Settings = Annotated[
 
 
 @app.callback()
-def options() -> None:
+def group() -> None:
     """Train the embedded checkpoints from their data."""
 
 

@@ -104,6 +104,14 @@ def test_drafter_and_rule_by_name(mmspec, tiny):
     assert (facts["method"], facts["guarantee"]) == ("jacobi+ratio", "SAME_LAW")
 
 
+def test_draft_model_by_its_folder(mmspec, tiny):
+    words = ("--drafter", "model", "--set", f"drafter.model={tiny}/transformer", "--set", "drafter.num_draft_tokens=2")
+    result = mmspec("image", PROMPT, "--model", tiny, *words)
+    assert result.exit_code == 0, result.stderr
+    assert "model+coupled [SAME_TOKENS]" in result.stdout
+    assert "in 6 forwards" in result.stdout  # the target drafts for itself: 1 + 3 * 4 + 2 tokens
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
