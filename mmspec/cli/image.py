@@ -51,11 +51,11 @@ def image(
         "negative_prompt": negative_prompt, "guidance_scale": guidance_scale, "temperature": temperature,
         "top_k": top_k, "top_p": top_p,
     }  # fmt: skip
-    given = {"prompt": conditions} if prompts else {"class_labels": [_label(text) for text in conditions]}
-    output = pipe(
-        **given, **asked, seed=seed, num_images_per_prompt=num_images, speculate=not plain,
-        micro_batch_size=micro_batch_size,
-    )  # fmt: skip
+    given: dict[str, Any] = (
+        {"prompt": conditions} if prompts else {"class_labels": [_label(text) for text in conditions]}
+    )
+    given |= {"seed": seed, "num_images_per_prompt": num_images, "micro_batch_size": micro_batch_size}
+    output = pipe(**given, **asked, speculate=not plain)
     common = facts_of(pipe, model, output.stats, {name: value for name, value in asked.items() if value is not None})
     writer = PictureWriter(out, overwrite)
     for row, picture in enumerate(output.images):
