@@ -172,12 +172,22 @@ def encode_captions(
     ).to(text_encoder.device)
     mask = tokens.attention_mask  # (B, T), ones first
     features = text_encoder(input_ids=tokens.input_ids, attention_mask=mask).last_hidden_state
+    features, mask = left_pad(features, mask)
+    return features.to(device=device, dtype=dtype), mask.to(device=device)
+
+
+def left_pad(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn right-padded text features (B, T, C), whose ``mask`` (B, T) is 1 for tokens, into the decoder's layout.
+
+    Returns:
+        The features with each row's tokens last and padding zero (B, T, C), and their boolean mask (B, T).
+    """
     # A rotation by the number of tokens moves the padding, and it alone, to the front.
-    slots = (torch.arange(max_length, device=mask.device) + mask.sum(1, keepdim=True)) % max_length
+    length = features.shape[1]
+    slots = (torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)) % length
     mask = mask.gather(1, slots).bool()
     features = features.gather(1, slots[..., None].expand_as(features))
-    features = features.masked_fill(~mask[..., None], 0)  # not a product: 0 * inf of a padded row would be nan
-    return features.to(device=device, dtype=dtype), mask.to(device=device)
+    return features.masked_fill(~mask[..., None], 0), mask  # not a product: 0 * inf of a padded row would be nan
 
 
 def _check_lengths(captions: list[str], tokenizer: Any, max_length: int) -> None:

@@ -109,25 +109,6 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str], length: int) 
     return tokens.input_ids, tokens.attention_mask
 
 
-def left_pad(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn right-padded text features into LlamaGen's layout: valid rows last, padding rows zero.
-
-    Args:
-        features: Text features (R, T, C).
-        mask: 1 for the tokens, 0 for the padding that follows them, (R, T).
-
-    Returns:
-        The rotated features (R, T, C) and their boolean mask (R, T).
-    """
-    length = features.shape[1]
-    slots = torch.arange(length, device=features.device)
-    valid = mask.sum(dim=1, keepdim=True)  # (R, 1)
-    source = (slots + valid) % length  # (R, T)
-    rotated = features.gather(1, source[:, :, None].expand_as(features))
-    kept = slots >= length - valid
-    return rotated * kept[:, :, None].to(features.dtype), kept
-
-
 def prefix_mask(condition_mask: Tensor, num_tokens: int) -> Tensor:
     """Attention over the condition and ``num_tokens`` image tokens.
 

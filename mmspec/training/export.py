@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import torch
 from diffusers import VQModel
 
+from mmspec.core.controllers import WIDTHS
+from mmspec.drafters.jacobi import JacobiDrafter
+from mmspec.pipelines.llamagen import LlamaGenPipeline
 from mmspec.training.emoji import class_of_names
 from mmspec.training.llamagen import CaptionedDecoder, LlamaGenConfig, evaluate, load_checkpoint, load_dataset
 from mmspec.training.model_card import model_card
@@ -40,6 +44,9 @@ PROMPTS = (
 )
 """The fixed prompts of the contact sheet."""
 
+RECOMMENDED: dict[str, Any] = {"guidance_scale": 3.0, "temperature": 1.0, "top_k": 50}
+"""The defaults of a call."""
+
 NOTICE = """\
 The weights in this folder were trained from scratch on emoji drawings of three projects, and can redraw them:
 
@@ -55,17 +62,25 @@ Neither the drawings nor the packages are part of this distribution.
 """
 
 
-def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, assessment: str = "") -> Path:
+def export(
+    config: LlamaGenConfig,
+    vq_config: VQConfig,
+    folder: str | Path,
+    assessment: str = "",
+    prompts: Sequence[str] = PROMPTS,
+    recommended: dict[str, Any] | None = None,
+) -> Path:
     """Write the averaged model of the newest checkpoint, of a running or a finished training, as a pipeline folder.
 
-    Weights are stored in float16. What else is in ``folder``, such as ``model_index.json``, is kept.
+    Weights are stored in float16. What else is in ``folder`` is kept.
 
     Args:
         config: The decoder's training; its ``output`` holds the checkpoint.
         vq_config: The tokenizer's training; its ``output`` holds ``report.json``.
-        folder: Where to write ``transformer/``, ``vq/``, ``text_encoder/``, ``tokenizer/``, ``categories.json``,
-            ``prompts.json``, ``training.json``, ``README.md`` and ``NOTICE``.
+        folder: Where to write the pipeline, and ``prompts.json``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the pictures look like.
+        prompts: The fixed prompts of demo, bench and contact sheet.
+        recommended: Defaults of a call, by default :data:`RECOMMENDED`.
 
     Raises:
         FileNotFoundError: If either training left nothing to export.
@@ -77,21 +92,39 @@ def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, asse
         "tokenizer": json.loads((vq_config.output / "report.json").read_text()),
         "decoder": {**progress, "drawings": len(dataset.codes), **evaluate(model, dataset, tokenizer, config)},
     }
-    folder.mkdir(parents=True, exist_ok=True)
     card = model_card(_card_values(config, vq_config, training, model, vq) | {"assessment": assessment})
-    parts: dict[str, Any] = {"transformer": model.transformer, "vq": vq, "text_encoder": model.text_encoder}
-    for name, part in parts.items():
+    pipe = LlamaGenPipeline(
+        model.transformer, vq, model.text_encoder, tokenizer,
+        class_names=list(config.classes), clean_captions=False, **(RECOMMENDED if recommended is None else recommended),
+    )  # fmt: skip
+    pipe.drafter = JacobiDrafter(prior=measure_prior(pipe, prompts))
+    for part in (model.transformer, vq, model.text_encoder):
+        part.to(torch.float16)
+    for name in pipe.components:
         shutil.rmtree(folder / name, ignore_errors=True)
-        part.to(torch.float16).save_pretrained(folder / name)
-    shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-    tokenizer.save_pretrained(folder / "tokenizer")
+    pipe.save_pretrained(folder)
     _run_in_float32(folder / "text_encoder" / "config.json")
     _write(folder / "training.json", training)
-    _write(folder / "categories.json", {str(index): name for index, name in enumerate(config.classes)})
-    _write(folder / "prompts.json", list(PROMPTS))
+    _write(folder / "prompts.json", list(prompts))
     (folder / "README.md").write_text(card)
     (folder / "NOTICE").write_text(NOTICE)
     return folder
+
+
+def measure_prior(pipe: LlamaGenPipeline, prompts: Sequence[str]) -> dict[str, float]:
+    """Tokens per forward by fixed window, over ``prompts``; where the cost-aware controller starts.
+
+    A property of the model alone: which machine measures it does not matter.
+    """
+    saved, prior = pipe.drafter, {"1": 1.0}
+    try:
+        for window in WIDTHS[1:]:
+            pipe.drafter = JacobiDrafter(window=window, controller="fixed")
+            rows = pipe(list(prompts), seed=0, output_type="tokens").stats.rows
+            prior[str(window)] = round(sum(r.tokens - 1 for r in rows) / sum(r.rounds for r in rows), 2)
+    finally:
+        pipe.drafter = saved
+    return prior
 
 
 def _card_values(

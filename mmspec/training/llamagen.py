@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
+from mmspec.image.captions import left_pad
 from mmspec.image.llamagen import LlamaGenTransformer
-from mmspec.training.captions import Condition, draw_condition, left_pad, prefix_mask, tokenize, train_tokenizer
+from mmspec.training.captions import Condition, draw_condition, prefix_mask, tokenize, train_tokenizer
 from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.emoji import CLASSES, EmojiConfig, listed_emoji, load_emoji
 from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
-from mmspec.training.vq import encode_images
+from mmspec.training.vq import encode
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ def load_dataset(config: LlamaGenConfig, vq: VQModel) -> Dataset:
     """The listed emoji of the configured classes as codes of ``vq``."""
     emoji = load_emoji(EmojiConfig(data=config.data, size=vq.config.sample_size, classes=config.classes))
     chosen, labels = listed_emoji(emoji, config.classes)
-    return Dataset(encode_images(vq, chosen.images), chosen.names, labels, chosen.styles)
+    return Dataset(encode(vq, chosen.images), chosen.names, labels, chosen.styles)
 
 
 def train(config: LlamaGenConfig) -> Path:

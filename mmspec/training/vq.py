@@ -20,6 +20,7 @@ from diffusers import VQModel
 from einops import rearrange
 from torch import Tensor, nn
 
+from mmspec.image.vq import decode_codes, encode_images
 from mmspec.training.emoji import EmojiConfig, EmojiSet, class_of_names, load_emoji
 from mmspec.training.loop import LoopConfig, fit, step_generator
 
@@ -147,25 +148,9 @@ def to_tensor(images: np.ndarray) -> Tensor:
     return rearrange(torch.from_numpy(images).float() / 127.5 - 1, "n h w c -> n c h w").contiguous()
 
 
-@torch.no_grad()
-def encode_images(vq: VQModel, images: np.ndarray, batch_size: int = 64) -> Tensor:
+def encode(vq: VQModel, images: np.ndarray) -> Tensor:
     """Codes of uint8 images (n, S, S, 3) in raster order, (n, grid * grid)."""
-    codes = []
-    for start in range(0, len(images), batch_size):
-        latents = vq.encode(to_tensor(images[start : start + batch_size]).to(vq.device)).latents
-        flat = rearrange(latents, "b c h w -> b (h w) c")
-        codes.append(torch.cdist(flat, vq.quantize.embedding.weight[None]).argmin(dim=-1))
-    return torch.cat(codes)
-
-
-@torch.no_grad()
-def decode_codes(vq: VQModel, codes: Tensor) -> np.ndarray:
-    """uint8 images (n, S, S, 3) of raster-order codes (n, grid * grid)."""
-    side = math.isqrt(codes.shape[1])
-    shape = (len(codes), side, side, vq.config.vq_embed_dim)
-    sample = vq.decode(codes.flatten(), force_not_quantize=True, shape=shape).sample
-    pixels = ((sample.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-    return rearrange(pixels, "n c h w -> n h w c").cpu().numpy()
+    return encode_images(vq, to_tensor(images), micro_batch=64).flatten(1)
 
 
 def split_held_out(emoji: EmojiSet, config: VQConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +166,10 @@ def split_held_out(emoji: EmojiSet, config: VQConfig) -> tuple[np.ndarray, np.nd
 
 def evaluate(vq: VQModel, images: np.ndarray) -> dict[str, float]:
     """Mean PSNR in dB over uint8 ``images`` (n, S, S, 3), codes used and the entropy of their use in bits."""
-    codes = encode_images(vq, images)
-    errors = (decode_codes(vq, codes).astype(np.float32) - images.astype(np.float32)) / 127.5
+    codes = encode(vq, images)
+    side = math.isqrt(codes.shape[1])
+    decoded = decode_codes(vq, codes.unflatten(1, (side, side)), micro_batch=64).clamp(-1, 1).cpu()
+    errors = (decoded - to_tensor(images)).numpy()
     use = torch.bincount(codes.flatten(), minlength=vq.config.num_vq_embeddings).double()
     share = use[use > 0] / use.sum()
     return {

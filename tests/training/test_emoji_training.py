@@ -17,13 +17,14 @@ from diffusers import VQModel
 from safetensors.torch import load_file
 from transformers import T5EncoderModel
 
+from mmspec.image.captions import left_pad
 from mmspec.image.llamagen import LlamaGenTransformer
+from mmspec.pipelines.llamagen import LlamaGenPipeline
 from mmspec.training import captions, emoji, llamagen, vq
 from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.export import export
 from mmspec.training.loop import checkpoint_path, step_generator
 from mmspec.training.names import CLASSES, SHORT_FORMS
-from mmspec.training.preview import generate_codes
 
 NAMES = {
     "Food & Drink": ["red-apple", "banana"],
@@ -165,7 +166,7 @@ def test_tokenizer_ignores_case_and_punctuation() -> None:
 
 def test_left_padding_rotates_the_tokens_and_zeroes_the_rest() -> None:
     features = torch.arange(1.0, 9.0).reshape(2, 4, 1)
-    rotated, mask = captions.left_pad(features, torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]))
+    rotated, mask = left_pad(features, torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]))
     assert rotated[..., 0].tolist() == [[0, 0, 1, 2], [5, 6, 7, 8]]
     assert mask.tolist() == [[False, False, True, True], [True] * 4]
 
@@ -214,9 +215,8 @@ def test_tokenizer_recipe_learns(data: Path, tokenizer_folder: Path) -> None:
     assert np.mean(curve[-3:]) < 0.8 * np.mean(curve[:3])
     model = VQModel.from_pretrained(tokenizer_folder).eval()
     images = emoji.load_emoji(emoji.EmojiConfig(data=data, size=16)).images
-    codes = vq.encode_images(model, images)
-    assert codes.shape == (18, 16)
-    assert vq.decode_codes(model, codes).shape == images.shape
+    assert vq.encode(model, images).shape == (18, 16)
+    assert set(vq.evaluate(model, images)) == {"psnr", "codes_used", "entropy_bits"}
 
 
 def test_decoder_recipe_learns_and_saves(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
@@ -225,22 +225,26 @@ def test_decoder_recipe_learns_and_saves(data: Path, tokenizer_folder: Path, tmp
     curve = losses(tmp_path)
     assert np.mean(curve[-3:]) < np.mean(curve[:3])
     assert (tmp_path / "loss.png").exists()
-    model, tokenizer, image_tokenizer, progress = llamagen.load_checkpoint(config)
-    assert progress["steps"] == 20
-    codes = generate_codes(model, tokenizer, ["red apple, noto style", "key"], 16)
-    assert vq.decode_codes(image_tokenizer, codes).shape == (2, 16, 16, 3)
+    assert llamagen.load_checkpoint(config)[3]["steps"] == 20
 
 
 def test_export_writes_half_precision_parts_and_a_card(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     config = tiny_llamagen(data, tokenizer_folder, tmp_path / "run", steps=2)
     llamagen.train(config)
-    folder = export(config, tiny_vq(data, tokenizer_folder.parent), tmp_path / "out", assessment="Blobs.")
+    vq_config = tiny_vq(data, tokenizer_folder.parent)
+    folder = export(
+        config, vq_config, tmp_path / "out", assessment="Blobs.", prompts=["key"], recommended={"top_k": 8}
+    )
     assert (
         load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")["norm.weight"].dtype == torch.float16
     )
     assert "Blobs." in (folder / "README.md").read_text()
     assert "Twemoji" in (folder / "NOTICE").read_text()
-    assert json.loads((folder / "categories.json").read_text())["0"] == "animal"
+    pipe = LlamaGenPipeline.from_pretrained(folder)
+    assert pipe.config.class_names[0] == "animal"
+    assert pipe.drafter is not None
+    assert pipe.drafter.config.prior["64"] >= 1
+    assert torch.equal(pipe("key", seed=1).tokens, pipe("key", seed=1, speculate=False).tokens)
     for part in (LlamaGenTransformer, VQModel, T5EncoderModel):
         sub = {"LlamaGenTransformer": "transformer", "VQModel": "vq", "T5EncoderModel": "text_encoder"}[part.__name__]
         assert next(part.from_pretrained(folder / sub).parameters()).dtype == torch.float32
