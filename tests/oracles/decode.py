@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import Controller, CostCurve, FixedController
 from mmspec.core.loop import NoDraft, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
@@ -14,7 +15,6 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.target import Target
-from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.drafters.base import Drafter, DraftSetup
 
 

@@ -10,7 +10,30 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.pipelines.llamagen import LlamaGenPipeline
 
-WORDS = "a red green blue apple cat dog on the in big small house tree sun moon very old new of with and".split()
+WORDS = [
+    "a",
+    "red",
+    "green",
+    "blue",
+    "apple",
+    "cat",
+    "dog",
+    "on",
+    "the",
+    "in",
+    "big",
+    "small",
+    "house",
+    "tree",
+    "sun",
+    "moon",
+    "very",
+    "old",
+    "new",
+    "of",
+    "with",
+    "and",
+]
 
 
 def tiny_transformer(seed: int = 0, **changes: object) -> LlamaGenTransformer:
