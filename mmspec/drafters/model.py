@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from diffusers import ConfigMixin, SchedulerMixin
-from diffusers.configuration_utils import register_to_config
 from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
@@ -43,10 +42,11 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     ignore_for_config = ["model"]  # noqa: RUF012 - diffusers reads a list
     law = DraftLaw.SAMPLED
 
-    @register_to_config
     def __init__(self, model: Any = None, num_draft_tokens: int = 5, controller: str = "fixed") -> None:
         check_positive("num_draft_tokens", num_draft_tokens)
         check_controller(controller)
+        # not the decorator: it skips `model` and then records positional arguments under the wrong names
+        self.register_to_config(num_draft_tokens=num_draft_tokens, controller=controller)
         self.model = model
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
