@@ -123,7 +123,9 @@ class SpeculativeDecoder:
         num_rows = len(output.logits)
         scores = process(output.logits[:, 0], self.sampling)
         zeros = torch.zeros(num_rows, dtype=torch.long, device=device)
-        first = draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
+        first = (
+            draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
+        )
 
         self.tokens = torch.zeros(num_rows, self.stopping.max_new_tokens, dtype=torch.long, device=device)
         self.tokens[:, 0] = first
@@ -145,7 +147,7 @@ class SpeculativeDecoder:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
         with stats.timed("draft"):
-            draft = self.drafter.propose(context, self.controller.plan(limit))
+            draft = self._within_budget(self.drafter.propose(context, self.controller.plan(limit)))
         before = stats.seconds.get("model", 0.0)
         with stats.timed("model"):
             output = self.target.verify(draft, context.highest)
@@ -162,6 +164,14 @@ class SpeculativeDecoder:
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft)]).tolist()
             self._count(draft.num_nodes, numbers, stats.seconds["model"] - before, verdict)
+
+    def _within_budget(self, draft: Draft) -> Draft:
+        """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""
+        budget, context = self.stopping.max_new_tokens, self.context
+        if draft.num_nodes > budget - context.highest:
+            inside = draft.depth < (budget - context.generated)[:, None]
+            draft.valid = inside if draft.valid is None else draft.valid & inside
+        return draft
 
     @staticmethod
     def _drafted(draft: Draft) -> Tensor:
