@@ -71,7 +71,7 @@ class LlamaGenModel:
     ) -> None:
         config = transformer.config
         self.transformer = transformer
-        self.forward = forward or transformer
+        self.forward = transformer if forward is None else forward
         self.vocab_size: int = config.vocab_size
         self.device, self.dtype = device or transformer.device, transformer.dtype
         self.slots: int = config.condition_length

@@ -7,7 +7,24 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmspec.acceptance.block import BlockAcceptance as BlockAcceptance
+    from mmspec.acceptance.coupled import CoupledAcceptance as CoupledAcceptance
+    from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
+    from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
+    from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
+    from mmspec.core.sampling import SamplingParams as SamplingParams
+    from mmspec.core.stats import DecodeStats as DecodeStats
+    from mmspec.core.verify import Guarantee as Guarantee
+    from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
+    from mmspec.drafters.model import ModelDrafter as ModelDrafter
+    from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
+    from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.pipelines.base import SpecPipeline as SpecPipeline
+    from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
+    from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.drafters import DRAFTERS
@@ -23,7 +40,7 @@ if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, 
 _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
-    "CausalLMDecoder": "mmspec.pipelines.causal_lm",
+    "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "DecodeStats": "mmspec.core.stats",
     "Guarantee": "mmspec.core.verify",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",

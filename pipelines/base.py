@@ -7,6 +7,8 @@ results. What stays on the pipeline is configuration and measured timings, which
 from __future__ import annotations
 
 import inspect
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,11 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
-from mmspec.core.controllers import CostCurve, FixedController
+from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.drafting import NoDraft
 from mmspec.core.guidance import Guidance
-from mmspec.core.loop import NoDraft, Progress, SpeculativeDecoder
+from mmspec.core.loop import Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
@@ -47,7 +51,7 @@ class DecodeRequest:
     """Everything that opening a decoder needs; built by a pipeline for each micro-batch.
 
     Attributes:
-        model: Builds the decoder model for the target, or for a draft model of the same kind.
+        model: Builds the decoder model of a network on a device: the target, or a draft model of the same kind.
         seeds: Row seeds.
         sampling, stopping, guidance: How tokens are drawn, when rows end, how branches merge.
         drafter, rule: ``None`` drafter is plain decoding.
@@ -56,7 +60,7 @@ class DecodeRequest:
         cache_bytes_per_slot, decode_bytes: For the memory estimate.
     """
 
-    model: Callable[[Any], DecoderModel]
+    model: Callable[[Any, torch.device], DecoderModel]
     network: Any
     seeds: list[int]
     sampling: SamplingParams
@@ -130,9 +134,7 @@ class SpecPipeline(DiffusionPipeline):
         if name == "drafter" and value is not None and not isinstance(value, Drafter):
             raise TypeError(f"`drafter` must be a drafter object such as JacobiDrafter() or None, got {value!r}.")
         if name == "acceptance" and value is not None and not isinstance(value, Acceptance):
-            raise TypeError(
-                f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}."
-            )
+            raise TypeError(f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}.")
         if name in self._swappable_components and hasattr(self, "config"):
             # diffusers records a component when it is registered; one that is attached later must be recorded too
             recorded = (None, None) if value is None else _fetch_class_library_tuple(value)
@@ -144,12 +146,9 @@ class SpecPipeline(DiffusionPipeline):
         """Whether the running call was asked to stop; a callback sets ``pipe._interrupt = True``."""
         return getattr(self, "_interrupt", False)
 
-    @property
-    def costs(self) -> CostCurve:
-        """Measured seconds of this pipeline's forwards by (rows, width); a start for the cost-aware controller."""
-        if "_costs" not in self.__dict__:
-            self.__dict__["_costs"] = CostCurve()
-        return self.__dict__["_costs"]
+    def costs(self, branches: int) -> CostCurve:
+        """Measured seconds of this pipeline's forwards by (samples, width), with ``branches`` model rows a sample."""
+        return self.__dict__.setdefault("_costs", {}).setdefault(branches, CostCurve())
 
     @property
     def runner_mode(self) -> str:
@@ -173,7 +172,7 @@ class SpecPipeline(DiffusionPipeline):
             raise ValueError(f"Runner mode {mode!r} cannot capture offloaded models; disable CPU offload first.")
         self.__dict__["_runner_mode"] = mode
         self.__dict__.pop("_compiled", None)
-        self.costs.seconds.clear()
+        self.__dict__.pop("_costs", None)
 
     def compiled(self, network: Any) -> Any:
         """``network`` as the runner calls it: itself, or its compiled form, made once."""
@@ -181,8 +180,8 @@ class SpecPipeline(DiffusionPipeline):
             return network
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
-            options = {"mode": "reduce-overhead"} if self.runner_mode == "cuda-graph" else {}
-            cached[id(network)] = torch.compile(network, dynamic=False, **options)
+            mode = "reduce-overhead" if self.runner_mode == "cuda-graph" else "default"
+            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
         return cached[id(network)]
 
     def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:
@@ -210,8 +209,8 @@ class SpecPipeline(DiffusionPipeline):
         """Check memory and build the decoder of ``request``; nothing of it stays on the pipeline."""
         rows, drafter = len(request.seeds), request.drafter
         nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
-        model = request.model(request.network)
         device = self._execution_device
+        model = request.model(request.network, device)
         remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
         check_memory(self.estimate(request, model.prompt.width), device, remedy)
         buckets = self.runner_mode != "eager"
@@ -219,7 +218,7 @@ class SpecPipeline(DiffusionPipeline):
         target = Runner(model, request.guidance, budget, nodes, buckets=buckets)
 
         def draft_target(network: Any) -> Runner:
-            return Runner(request.model(network), request.guidance, budget, nodes, buckets=buckets)
+            return Runner(request.model(network, network.device), request.guidance, budget, nodes, buckets=buckets)
 
         session: Any = NoDraft()
         controller: Any = FixedController(1)
@@ -230,12 +229,47 @@ class SpecPipeline(DiffusionPipeline):
                 needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
                 draft_target=draft_target,
             )  # fmt: skip
-            session, controller = drafter.session(setup), drafter.controller(rows, self.costs)
+            costs = self.costs(request.guidance.branches)
+            session, controller = drafter.session(setup), drafter.controller(costs)
+            if isinstance(controller, CostAwareController) and not costs.covers(rows):
+                self.measure_costs(request, nodes)
             stats.method = f"{_short(drafter)}+{_short(request.rule)}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
         )
+
+    def measure_costs(self, request: DecodeRequest, largest: int, repeats: int = 3) -> dict[int, float]:
+        """Time a target forward of every width at half the output's length, compiling or capturing it on the way.
+
+        The cost-aware controller needs the curve of this machine; it is measured at the first call of a batch size.
+
+        Returns:
+            Seconds by width, up to ``largest``; also kept in :meth:`costs`.
+        """
+        rows, budget = len(request.seeds), request.stopping.max_new_tokens
+        costs = self.costs(request.guidance.branches)
+        widths = [width for width in WIDTHS if width <= min(largest, budget)]
+        target = Runner(
+            request.model(request.network, self._execution_device),
+            request.guidance,
+            budget,
+            widths[-1],
+            buckets=self.runner_mode != "eager",
+        )
+        device = target.prefill().logits.device
+        target.cache.lengths = target.cache.lengths + budget // 2
+        for width in widths:
+            draft = Draft(torch.zeros(rows, width, dtype=torch.long, device=device), DraftLaw.DETERMINISTIC)
+            for repeat in range(repeats + 1):
+                start = time.perf_counter()
+                target.verify(draft, budget // 2 + 1)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                if repeat:  # the first one allocates and compiles
+                    costs.add(rows, width, time.perf_counter() - start)
+        measured = {width: costs.get(rows, width) for width in widths}
+        return {width: seconds for width, seconds in measured.items() if seconds is not None}
 
     def run_decoders(
         self,
@@ -260,8 +294,35 @@ class SpecPipeline(DiffusionPipeline):
                     step += 1
                     decoder.interrupted = self.interrupt
                     yield decoder, progress
+                if request.drafter is not None:
+                    self._report_useless(decoder.stats)
                 if self.interrupt:
                     return
+
+    def _report_useless(self, stats: DecodeStats) -> None:
+        """Say once if drafting brings nothing, since the output alone does not show it."""
+        rounds = sum(row.rounds for row in stats.rows)
+        drafted = sum(row.drafted for row in stats.rows)
+        if rounds >= 16 and drafted >= rounds and stats.acceptance_rate * drafted < 0.02 * rounds:
+            self.warn_once(
+                f"Speculation brings nothing here: {type(self.drafter).__name__} had {stats.acceptance_rate:.1%} of its "
+                "draft tokens accepted. The output is right, but plain decoding is as fast; check that the drafter was "
+                "made for this model."
+            )
+
+    def warn_once(self, message: str) -> None:
+        """Warn about a cause the first time this pipeline meets it."""
+        seen: set[str] = self.__dict__.setdefault("_warned", set())
+        if (cause := message.partition(":")[0]) not in seen:
+            seen.add(cause)
+            warnings.warn(message, stacklevel=3)
+
+    def to(self, *args: Any, **kwargs: Any) -> SpecPipeline:
+        """Move all components, the weights of a drafter included."""
+        super().to(*args, **kwargs)
+        if self.drafter is not None:
+            self.drafter.to(*args, **kwargs)
+        return self
 
     def check_callback(self, tensor_inputs: Sequence[str]) -> None:
         """Raise ValueError if a callback wants tensors that there are not."""
@@ -269,6 +330,16 @@ class SpecPipeline(DiffusionPipeline):
             raise ValueError(
                 f"`callback_on_step_end_tensor_inputs` has {unknown}; legal are {', '.join(self._callback_tensor_inputs)}."
             )
+
+
+def _with_shape_limit(compiled: Any) -> Any:
+    """Let ``compiled`` have a graph per bucket of rows, nodes and slots; torch falls back to eager after eight."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=128):
+            return compiled(*args, **kwargs)
+
+    return forward
 
 
 def _short(component: object) -> str:

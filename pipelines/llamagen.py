@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, T5EncoderModel
 
 from mmspec.acceptance.base import Acceptance
+from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
-from mmspec.core.loop import Progress, SpeculativeDecoder
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import merge_stats
 from mmspec.core.stopping import Stopping
@@ -26,10 +25,9 @@ from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.image.llamagen_target import Condition, LlamaGenModel
 from mmspec.image.vq import decode_codes, downsample_factor
 from mmspec.pipelines.base import DecodeRequest, SpecPipeline
+from mmspec.pipelines.image_call import ImageCall, ImageRun, as_captions
 from mmspec.pipelines.outputs import ImageOutput, PartialImages
 from mmspec.pipelines.seeds import row_seeds
-
-OUTPUT_TYPES = ("pil", "np", "pt", "tokens")
 
 
 class LlamaGenPipeline(SpecPipeline):
@@ -178,6 +176,21 @@ class LlamaGenPipeline(SpecPipeline):
         self.maybe_free_model_hooks()
         yield PartialImages(self._partial(run), run.rows(self.grid[1]), finished=True, output=output)
 
+    @torch.no_grad()
+    def warm_up(self, batch_size: int = 1, guidance_scale: float | None = None) -> dict[int, float]:
+        """Compile, capture and time the decoder's forward for ``batch_size`` pictures, so that the first call is fast.
+
+        Returns:
+            Seconds of a forward by draft width.
+        """
+        check_positive("batch_size", batch_size)
+        arguments = {"seed": 0, "num_images_per_prompt": batch_size, "guidance_scale": guidance_scale}
+        condition = {"class_labels": 0} if self.text_encoder is None else {"prompt": ""}
+        [request] = self._requests(ImageCall(**arguments, **condition))  # type: ignore[arg-type]
+        costs = self.measure_costs(request, largest=WIDTHS[-1])
+        self.maybe_free_model_hooks()
+        return costs
+
     def encode_prompt(
         self,
         prompt: str | Sequence[str],
@@ -193,12 +206,12 @@ class LlamaGenPipeline(SpecPipeline):
         if self.text_encoder is None or self.tokenizer is None:
             raise ValueError("This checkpoint takes no captions; give `class_labels`.")
         prompts = as_captions("prompt", prompt)
-        embeds, mask = self._encode(prompts, truncate)
-        if negative_prompt is None:
-            return Condition(caption_embeds=embeds, caption_mask=mask)
-        negatives = as_captions("negative_prompt", negative_prompt)
-        if len(negatives) not in (1, len(prompts)):
+        negatives = None if negative_prompt is None else as_captions("negative_prompt", negative_prompt)
+        if negatives is not None and len(negatives) not in (1, len(prompts)):
             raise ValueError(f"`negative_prompt` has {len(negatives)} entries for {len(prompts)} prompts.")
+        embeds, mask = self._encode(prompts, truncate)
+        if negatives is None:
+            return Condition(caption_embeds=embeds, caption_mask=mask)
         negative_embeds, negative_mask = self._encode(negatives * (len(prompts) // len(negatives)), truncate)
         return Condition(embeds, mask, negative_embeds=negative_embeds, negative_mask=negative_mask)
 
@@ -244,9 +257,13 @@ class LlamaGenPipeline(SpecPipeline):
             raise ValueError(f"`height` x `width` must be {legal} for this model, got {call.height} x {call.width}.")
         sampling = SamplingParams(*call.sampling(self.config))
         sampling.check_vocabulary(self.transformer.config.vocab_size)
+        if sampling.greedy:
+            self.warn_once("Greedy decoding hurts autoregressive image models: `temperature` is 0, usual is 1.")
         scale = self.config.guidance_scale if call.guidance_scale is None else call.guidance_scale
         guidance = Guidance(scale, call.guided_until)
         drafter, rule = self.choose_method(call.speculate, sampling)
+        if drafter is not None:
+            drafter.check_vocabulary(self.transformer.config.vocab_size)
         num_samples = call.num_images_per_prompt * call.num_conditions
         seeds = row_seeds(num_samples, call.generator, call.seed)
         if call.prompt is not None:
@@ -259,7 +276,9 @@ class LlamaGenPipeline(SpecPipeline):
         condition = condition.repeat(call.num_images_per_prompt)
         size = call.micro_batch_size or num_samples
         return [
-            self._request(condition.rows(start, start + size), seeds[start : start + size], sampling, guidance, drafter, rule)
+            self._request(
+                condition.rows(start, start + size), seeds[start : start + size], sampling, guidance, drafter, rule
+            )
             for start in range(0, num_samples, size)
         ]
 
@@ -274,9 +293,8 @@ class LlamaGenPipeline(SpecPipeline):
     ) -> DecodeRequest:
         config = self.transformer.config
         rows, columns = self.grid
-        device = self._execution_device
         return DecodeRequest(
-            model=lambda network: LlamaGenModel(
+            model=lambda network, device: LlamaGenModel(
                 network, condition, guidance.branches > 1, device, forward=self.compiled(network)
             ),
             network=self.transformer,
@@ -288,7 +306,12 @@ class LlamaGenPipeline(SpecPipeline):
             rule=rule,
             row_length=columns,
             cache_bytes_per_slot=2 * config.num_layers * config.hidden_size * self.transformer.dtype.itemsize,
-            decode_bytes=len(seeds) * self.image_size[0] * self.image_size[1] * 2 * 4 * max(self.vq.config.block_out_channels),
+            decode_bytes=len(seeds)
+            * self.image_size[0]
+            * self.image_size[1]
+            * 2
+            * 4
+            * max(self.vq.config.block_out_channels),
         )
 
     def _finish(self, run: ImageRun, call: ImageCall) -> ImageOutput:
@@ -323,94 +346,3 @@ class LlamaGenPipeline(SpecPipeline):
                 canvas.paste(strip, (0, 0))
             pictures.append(canvas)
         return pictures
-
-
-@dataclass(frozen=True)
-class ImageCall:
-    """The arguments of one call, see :meth:`LlamaGenPipeline.__call__`.
-
-    Raises:
-        TypeError, ValueError: For values that are wrong for every model.
-    """
-
-    prompt: str | Sequence[str] | None = None
-    class_labels: int | str | Sequence[int | str] | None = None
-    negative_prompt: str | Sequence[str] | None = None
-    height: int | None = None
-    width: int | None = None
-    guidance_scale: float | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_images_per_prompt: int = 1
-    generator: torch.Generator | Sequence[torch.Generator] | None = None
-    seed: int | Sequence[int] | None = None
-    speculate: bool = True
-    guided_until: int | None = None
-    truncate_prompt: bool = False
-    micro_batch_size: int | None = None
-    output_type: str = "pil"
-
-    def __post_init__(self) -> None:
-        for name in ("num_images_per_prompt", "micro_batch_size"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        if self.output_type not in OUTPUT_TYPES:
-            raise ValueError(f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {self.output_type!r}.")
-        if self.prompt is not None:
-            as_captions("prompt", self.prompt)
-
-    @property
-    def num_conditions(self) -> int:
-        """Number of captions or classes."""
-        given = self.prompt if self.prompt is not None else self.class_labels
-        return 1 if isinstance(given, (str, int)) else len(given or ())
-
-    def sampling(self, defaults: Any) -> tuple[float, int, float]:
-        """Temperature, top-k and top-p, the checkpoint's ``defaults`` where the caller said nothing."""
-        names = ("temperature", "top_k", "top_p")
-        temperature, top_k, top_p = (
-            getattr(defaults, name) if getattr(self, name) is None else getattr(self, name) for name in names
-        )
-        return temperature, top_k, top_p
-
-
-@dataclass
-class ImageRun:
-    """What the micro-batches of one call have produced so far."""
-
-    requests: list[DecodeRequest]
-    decoders: list[SpeculativeDecoder] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
-
-    def see(self, decoder: SpeculativeDecoder, progress: Progress) -> None:
-        """Note the newest progress of ``decoder``."""
-        if not self.decoders or self.decoders[-1] is not decoder:
-            self.decoders.append(decoder)
-            self.progress.append(progress)
-        self.progress[-1] = progress
-
-    def tokens(self) -> Tensor:
-        """Tokens of all samples (B, N), zeros where there are none yet."""
-        waiting = sum(len(request.seeds) for request in self.requests[len(self.progress) :])
-        done = torch.cat([progress.tokens for progress in self.progress])
-        return torch.nn.functional.pad(done, (0, 0, 0, waiting))
-
-    def lengths(self) -> list[int]:
-        """Committed tokens of each sample."""
-        known = [length for progress in self.progress for length in progress.lengths]
-        return known + [0] * (sum(len(request.seeds) for request in self.requests) - len(known))
-
-    def rows(self, row_length: int) -> list[int]:
-        """Committed complete token rows of each sample."""
-        return [length // row_length for length in self.lengths()]
-
-
-def as_captions(name: str, value: str | Sequence[str]) -> list[str]:
-    """A list of captions; TypeError or ValueError if ``value`` is not one caption or a list of them."""
-    captions = [value] if isinstance(value, str) else value
-    if not isinstance(captions, (list, tuple)) or any(not isinstance(caption, str) for caption in captions):
-        raise TypeError(f"`{name}` must be a string or a list of strings, got {value!r}.")
-    if not captions:
-        raise ValueError(f"`{name}` is empty; give at least one caption.")
-    return list(captions)

@@ -63,9 +63,7 @@ class BlockAcceptance(Acceptance):
         assert draft.log_q is not None
         log_p = process(logits, context.sampling).log_softmax(-1)
         lengths = draft_lengths(draft)
-        h, weights = block_acceptance(
-            block_survival(log_ratio(draft, log_p)), log_p.exp(), draft.log_q.exp(), lengths
-        )
+        h, weights = block_acceptance(block_survival(log_ratio(draft, log_p)), log_p.exp(), draft.log_q.exp(), lengths)
         nodes = torch.arange(1, draft.num_nodes, device=logits.device)
         uniform = context.noise.uniform(Stream.ACCEPT, context.rounds[:, None], nodes[None])
         survives = uniform < h[:, 1:]  # (B, K)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import Protocol
 
 #: widths (nodes, root included) that the cost-aware controller chooses from
@@ -25,8 +27,8 @@ class RoundReport:
 class Controller(Protocol):
     """Plans the number of nodes of the next draft, root included."""
 
-    def plan(self, limit: int) -> int:
-        """Return a width between 1 and ``limit``, the largest width that any row can still use."""
+    def plan(self, limit: int, rows: int) -> int:
+        """Return a width from 1 to ``limit``, the most that any of the ``rows`` active rows can still use."""
         ...
 
     def observe(self, report: RoundReport) -> None:
@@ -40,7 +42,7 @@ class FixedController:
 
     width: int
 
-    def plan(self, limit: int) -> int:
+    def plan(self, limit: int, rows: int) -> int:
         return min(self.width, limit)
 
     def observe(self, report: RoundReport) -> None:
@@ -54,7 +56,7 @@ class AIMDController:
     width: int = 6
     largest: int = 64
 
-    def plan(self, limit: int) -> int:
+    def plan(self, limit: int, rows: int) -> int:
         return min(self.width, limit)
 
     def observe(self, report: RoundReport) -> None:
@@ -64,21 +66,28 @@ class AIMDController:
 
 @dataclass
 class CostCurve:
-    """Measured seconds of a target forward by (rows, width): the least of the last few, since noise only adds.
+    """Measured seconds of a target forward by (rows, width): the median of the last few.
 
     Shared by the calls of a pipeline. It holds timings alone, so it can change how fast tokens come, never which.
     """
 
     seconds: dict[tuple[int, int], list[float]] = field(default_factory=dict)
-    kept: int = 8
+    kept: int = 9
 
     def add(self, rows: int, width: int, seconds: float) -> None:
         recent = self.seconds.get((rows, width), [])
         self.seconds[rows, width] = [*recent[1 - self.kept :], seconds]
 
     def get(self, rows: int, width: int) -> float | None:
-        recent = self.seconds.get((rows, width))
-        return min(recent) if recent else None
+        """Cost at ``width``; where this batch size was never measured, that of the nearest one."""
+        known = [r for r, w in self.seconds if w == width]
+        if not known:
+            return None
+        return median(self.seconds[min(known, key=lambda r: abs(r - rows)), width])
+
+    def covers(self, rows: int) -> bool:
+        """Whether a batch size within a factor of two of ``rows`` was measured."""
+        return any(r <= 2 * rows and rows <= 2 * r for r, _ in self.seconds)
 
 
 @dataclass
@@ -87,18 +96,17 @@ class CostAwareController:
 
     Tokens per forward at width w come from the rounds seen so far: a round at width w or more tells what every
     narrower width would have emitted at least, so min(emitted, w) is counted for all of them. They start from
-    ``prior``, the curve that was measured when the checkpoint was made. Costs start from ``costs`` and are measured
-    where missing: each width that could win, by its prior, is tried once.
+    ``prior``, the curve that was measured when the checkpoint was made. With nothing to gain the width is 1, which is
+    plain decoding.
 
     Args:
-        rows: Batch size, the first key of the cost curve.
-        costs: Verification cost of this machine.
+        costs: Verification cost on this machine.
         prior: Expected tokens per forward by width, ``{1: 1.0, 16: 4.2, ...}``; missing widths are interpolated.
+        largest: Widest draft.
         overhead: Seconds of a round outside the model.
         weight: How many rounds the prior is worth.
     """
 
-    rows: int
     costs: CostCurve
     prior: Mapping[int, float]
     largest: int = 64
@@ -112,29 +120,17 @@ class CostAwareController:
         self._emitted = {w: self.weight * _interpolate(self.prior, w) for w in widths}
         self._rounds = dict.fromkeys(widths, self.weight)
 
-    def rate(self, width: int) -> float:
-        """Expected tokens per second and row at ``width``; infinite while its cost is unknown."""
-        cost = self.costs.get(self.rows, width)
-        return float("inf") if cost is None else self._emitted[width] / self._rounds[width] / (cost + self.overhead)
+    def rate(self, width: int, rows: int) -> float:
+        """Expected tokens per second and row at ``width``; 0 while its cost is unknown."""
+        cost = self.costs.get(rows, width)
+        return 0.0 if cost is None else self._emitted[width] / self._rounds[width] / (cost + self.overhead)
 
-    def plan(self, limit: int) -> int:
-        legal = [w for w in self._rounds if w <= limit] or [1]
-        measured = [w for w in legal if self.costs.get(self.rows, w) is not None]
-        if not measured:
-            return legal[-1]
-        best = max(measured, key=self.rate)
-        # a wider forward never costs less than a narrower one, so an unmeasured width is worth a try
-        # only if it would win even at the cost of the widest narrower one that is known
-        for width in reversed(legal):
-            if width in measured:
-                continue
-            floor = min((self.costs.get(self.rows, w) or 0.0 for w in measured if w < width), default=0.0)
-            if self._emitted[width] / self._rounds[width] / (floor + self.overhead) > self.rate(best):
-                return width
-        return best
+    def plan(self, limit: int, rows: int) -> int:
+        legal = [w for w in self._rounds if w <= limit]
+        return max(legal, key=lambda width: self.rate(width, rows))
 
     def observe(self, report: RoundReport) -> None:
-        self.costs.add(self.rows, report.width, report.seconds)
+        self.costs.add(len(report.emitted), report.width, report.seconds)
         for width in self._rounds:
             if width <= report.width:
                 self._emitted[width] += sum(min(e, width) for e in report.emitted) / len(report.emitted)
@@ -144,7 +140,7 @@ class CostAwareController:
 def _interpolate(curve: Mapping[int, float], width: int) -> float:
     """Piecewise-linear value of ``curve`` at ``width``; 1 token at width 1, flat beyond the last point."""
     points = sorted({1: 1.0, **{int(k): float(v) for k, v in curve.items()}}.items())
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in pairwise(points):
         if left <= width <= right:
             return low + (high - low) * (width - left) / (right - left)
     return points[-1][1]

@@ -57,9 +57,11 @@ class Draft:
     def ancestors(self) -> Tensor:
         """Ancestor-or-self relation (B, N, N): entry (b, n, m) says that m lies on the path from the root to n."""
         if self.parent is None:
-            return torch.ones(
-                self.num_nodes, self.num_nodes, dtype=torch.bool, device=self.tokens.device
-            ).tril().expand(len(self.tokens), -1, -1)
+            return (
+                torch.ones(self.num_nodes, self.num_nodes, dtype=torch.bool, device=self.tokens.device)
+                .tril()
+                .expand(len(self.tokens), -1, -1)
+            )
         return ancestors(self.parent)
 
     @cached_property

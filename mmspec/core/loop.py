@@ -10,59 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.controllers import Controller, RoundReport
-from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.draft import Draft
+from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams, draw, process
 from mmspec.core.stats import DecodeStats, RowStats
 from mmspec.core.stopping import FinishReason, Stopping
-from mmspec.core.target import Target, TargetOutput
+from mmspec.core.target import Target
 from mmspec.core.verify import AcceptanceRule, RoundContext, Verdict
-
-
-class DraftSession(Protocol):
-    """One decoding session of a drafter over B rows. It reads the context only, row by row."""
-
-    forwards: int
-
-    def start(self, context: RoundContext, output: TargetOutput) -> None:
-        """See the prefill and the first token."""
-        ...
-
-    def propose(self, context: RoundContext, width: int) -> Draft:
-        """Draft at most ``width`` nodes, root included."""
-        ...
-
-    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
-        """See the outcome of a round; ``context`` is still that of before the commit."""
-        ...
-
-    def select_rows(self, rows: Tensor) -> None:
-        """Keep the rows listed in ``rows``."""
-        ...
-
-
-class NoDraft:
-    """Drafts nothing: every round is one token of plain decoding."""
-
-    forwards = 0
-
-    def start(self, context: RoundContext, output: TargetOutput) -> None:
-        pass
-
-    def propose(self, context: RoundContext, width: int) -> Draft:
-        return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
-
-    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
-        pass
-
-    def select_rows(self, rows: Tensor) -> None:
-        pass
 
 
 @dataclass
@@ -79,7 +39,7 @@ class SpeculativeDecoder:
 
     Args:
         target: A session of the target model.
-        drafter: A session of a drafter, :class:`NoDraft` for plain decoding.
+        drafter: A session of a drafter, :class:`mmspec.core.drafting.NoDraft` for plain decoding.
         rule: The acceptance rule, already checked against the drafter.
         controller: Plans the width of each draft.
         noise: The rows' noise.
@@ -147,7 +107,8 @@ class SpeculativeDecoder:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
         with stats.timed("draft"):
-            draft = self._within_budget(self.drafter.propose(context, self.controller.plan(limit)))
+            planned = self.controller.plan(limit, len(self._alive))
+            draft = self._within_budget(self.drafter.propose(context, planned))
         before = stats.seconds.get("model", 0.0)
         with stats.timed("model"):
             output = self.target.verify(draft, context.highest)

@@ -47,7 +47,9 @@ class SamplingParams:
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError if ``top_k`` exceeds the vocabulary."""
         if self.top_k > vocab_size:
-            raise ValueError(f"`top_k` must be between 0 (off) and the vocabulary size {vocab_size}, got {self.top_k}.")
+            raise ValueError(
+                f"`top_k` must be between 0 (off) and the vocabulary size {vocab_size}, got {self.top_k}."
+            )
 
     @property
     def greedy(self) -> bool:
@@ -64,7 +66,8 @@ def process(logits: Tensor, params: SamplingParams) -> Tensor:
         return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
     scores = logits / max(params.temperature, 1e-5)
     if 0 < params.top_k < logits.shape[-1]:
-        threshold = scores.topk(int(params.top_k), dim=-1).values[..., -1:]
+        rank = scores.shape[-1] - int(params.top_k) + 1  # the k-th largest, without sorting the others
+        threshold = scores.kthvalue(rank, dim=-1, keepdim=True).values
         scores = scores.masked_fill(scores < threshold, -torch.inf)
     if params.top_p < 1:
         scores = _keep_mass(scores, params.top_p)

@@ -155,9 +155,10 @@ def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
         merged.draft_forwards += part.draft_forwards
         merged.step_tv_sum += part.step_tv_sum
         merged.step_tv_max = max(merged.step_tv_max, part.step_tv_max)
-        for counts, more in ((merged.seconds, part.seconds), (merged.widths, part.widths)):
-            for key, value in more.items():
-                counts[key] = counts.get(key, 0) + value  # type: ignore[index, assignment, call-overload, attr-defined]
+        for key, value in part.seconds.items():
+            merged.seconds[key] = merged.seconds.get(key, 0.0) + value
+        for width, count in part.widths.items():
+            merged.widths[width] = merged.widths.get(width, 0) + count
         for name in ("accepted_at_depth", "drafted_at_depth"):
             mine, more_depths = getattr(merged, name), getattr(part, name)
             size = max(len(mine), len(more_depths))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from mmspec.core.draft import Draft
@@ -41,4 +42,14 @@ class Target(Protocol):
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows listed in ``rows``, in that order."""
+        ...
+
+
+class DraftTarget(Target, Protocol):
+    """A session of a draft model, which also takes back what it committed to itself."""
+
+    device: torch.device
+
+    def rollback(self, count: Tensor) -> None:
+        """Forget the last ``count`` (B,) committed tokens of each row."""
         ...

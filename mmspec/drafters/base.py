@@ -22,8 +22,8 @@ from mmspec.core.controllers import (
     FixedController,
 )
 from mmspec.core.draft import DraftLaw
-from mmspec.core.loop import DraftSession
-from mmspec.core.target import Target
+from mmspec.core.drafting import DraftSession
+from mmspec.core.target import DraftTarget
 
 CONTROLLERS = ("aimd", "cost-aware", "fixed")
 
@@ -48,13 +48,17 @@ class DraftSetup:
     needs_law: bool = False
     row_length: int | None = None
     prompt_ids: Tensor | None = None
-    draft_target: Callable[[Any], Target] | None = None
+    draft_target: Callable[[Any], DraftTarget] | None = None
 
 
 class Drafter(ABC):
     """Settings of a drafter. Subclasses also derive from diffusers' config mixins."""
 
     law: DraftLaw
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ValueError, before any forward, if this drafter cannot draft for ``vocab_size`` tokens."""
+        return
 
     @property
     @abstractmethod
@@ -65,19 +69,23 @@ class Drafter(ABC):
     def session(self, setup: DraftSetup) -> DraftSession:
         """Open a decoding session; ValueError if the drafter does not fit the target."""
 
+    def to(self, *args: Any, **kwargs: Any) -> Drafter:
+        """Move the weights, if there are any; arguments as for ``torch.nn.Module.to``."""
+        return self
+
     @abstractmethod
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
-        """Return a fresh controller of the draft width for ``rows`` samples."""
+    def controller(self, costs: CostCurve) -> Controller:
+        """Return a fresh controller of the draft width; ``costs`` are those of this machine and model."""
 
 
-def make_controller(kind: str, width: int, rows: int, costs: CostCurve, prior: dict[str, float] | None) -> Controller:
+def make_controller(kind: str, width: int, costs: CostCurve, prior: dict[str, float] | None) -> Controller:
     """Build the controller called ``kind`` for drafts of at most ``width`` nodes."""
     if kind == "fixed":
         return FixedController(width)
     if kind == "aimd":
         return AIMDController(width=min(6, width), largest=width)
     curve = {int(w): t for w, t in prior.items()} if prior else {1: 1.0, width: 1.0 + width**0.5 / 2}
-    return CostAwareController(rows, costs, curve, largest=width)
+    return CostAwareController(costs, curve, largest=width)
 
 
 def check_controller(kind: str) -> None:

@@ -37,7 +37,9 @@ class Initializer:
 
     def __init__(self, kind: str, vocab_size: int, row_length: int | None, mix: float) -> None:
         if kind == "copy-up" and row_length is None:
-            raise ValueError("`initializer` 'copy-up' needs a target with a grid; use 'copy-left', 'uniform' or 'law'.")
+            raise ValueError(
+                "`initializer` 'copy-up' needs a target with a grid; use 'copy-left', 'uniform' or 'law'."
+            )
         self.kind, self.vocab_size, self.row_length, self.mix = kind, vocab_size, row_length, mix
         self.needs_scores = kind == "law"
 

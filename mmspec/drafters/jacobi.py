@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
 from mmspec.core.target import TargetOutput
@@ -77,9 +77,9 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def max_nodes(self) -> int:
         return self.config.window
 
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
+    def controller(self, costs: CostCurve) -> Controller:
         config = self.config
-        return make_controller(config.controller, config.window, rows, costs, config.prior)
+        return make_controller(config.controller, config.window, costs, config.prior)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         config = self.config
@@ -113,7 +113,9 @@ class JacobiSession:
                 self.log_q = torch.nn.functional.pad(self.log_q, (0, 0, 0, extra))
         if count:
             empty = torch.arange(count, device=self.slots.device) >= self.filled[:, None]
-            guesses, log_q = self.initializer(context, self.slots, self.filled, count, self.last_scores, self.needs_law)
+            guesses, log_q = self.initializer(
+                context, self.slots, self.filled, count, self.last_scores, self.needs_law
+            )
             self.slots[:, :count] = torch.where(empty, guesses, self.slots[:, :count])
             if self.log_q is not None and log_q is not None:
                 self.log_q[:, :count] = torch.where(empty[..., None], log_q, self.log_q[:, :count])

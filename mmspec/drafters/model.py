@@ -13,25 +13,28 @@ from typing import Any
 
 import torch
 from diffusers import ConfigMixin, SchedulerMixin
+from diffusers.configuration_utils import register_to_config
 from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
-from mmspec.core.target import Target, TargetOutput
+from mmspec.core.target import DraftTarget, TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
+
+_NO_MODEL = "ModelDrafter needs `model`, a draft model of the target's own kind; it is None."
 
 
 class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     """Draft with a smaller model of the same family and vocabulary.
 
     Args:
-        model: The draft model; the same kind of network as the target.
         num_draft_tokens: Most draft tokens of a round.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
+        model: The draft model; the same kind of network as the target.
 
     Raises:
         TypeError, ValueError: For values out of range.
@@ -42,11 +45,10 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     ignore_for_config = ["model"]  # noqa: RUF012 - diffusers reads a list
     law = DraftLaw.SAMPLED
 
-    def __init__(self, model: Any = None, num_draft_tokens: int = 5, controller: str = "fixed") -> None:
+    @register_to_config
+    def __init__(self, num_draft_tokens: int = 5, controller: str = "fixed", *, model: Any = None) -> None:
         check_positive("num_draft_tokens", num_draft_tokens)
         check_controller(controller)
-        # not the decorator: it skips `model` and then records positional arguments under the wrong names
-        self.register_to_config(num_draft_tokens=num_draft_tokens, controller=controller)
         self.model = model
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
@@ -66,29 +68,43 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
             drafter.model = load_component(folder / "model")
         return drafter
 
+    def to(self, *args: Any, **kwargs: Any) -> ModelDrafter:
+        if self.model is not None:
+            self.model.to(*args, **kwargs)
+        return self
+
     @property
     def max_nodes(self) -> int:
         return self.config.num_draft_tokens + 1
 
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
-        return make_controller(self.config.controller, self.max_nodes, rows, costs, None)
+    def controller(self, costs: CostCurve) -> Controller:
+        return make_controller(self.config.controller, self.max_nodes, costs, None)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if self.model is None:
+            raise ValueError(_NO_MODEL)
+        _compare(self.model.config.vocab_size, vocab_size)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         if self.model is None or setup.draft_target is None:
-            raise ValueError("ModelDrafter needs `model`, a draft model of the target's own kind; it is None.")
+            raise ValueError(_NO_MODEL)
         target = setup.draft_target(self.model)
-        if target.vocab_size != setup.vocab_size:
-            raise ValueError(
-                f"`drafter` has a vocabulary of {target.vocab_size} tokens but the target's has {setup.vocab_size}; "
-                "load a drafter that was trained for this model."
-            )
+        _compare(target.vocab_size, setup.vocab_size)
         return ModelSession(target, setup.needs_law)
+
+
+def _compare(drafted: int, wanted: int) -> None:
+    if drafted != wanted:
+        raise ValueError(
+            f"`drafter` has a vocabulary of {drafted} tokens but the target's has {wanted}; "
+            "load a drafter that was trained for this model."
+        )
 
 
 class ModelSession:
     """The draft model's cache holds all committed tokens of a row but the last ``missing`` ones, fed first."""
 
-    def __init__(self, target: Target, needs_law: bool) -> None:
+    def __init__(self, target: DraftTarget, needs_law: bool) -> None:
         self.target, self.needs_law = target, needs_law
         self.forwards = 0
         self.missing = 1
@@ -119,9 +135,10 @@ class ModelSession:
 
     def _forward(self, feed: Tensor, longest: int) -> Tensor:
         """Feed ``feed`` (B, n) and keep it: the law of the next token (B, V)."""
-        output = self.target.verify(Draft(feed, DraftLaw.DETERMINISTIC), longest)
-        kept = torch.full_like(feed[:, 0], feed.shape[1])
-        self.target.commit(Verdict(kept - 1, feed[:, -1], feed), kept)
+        there = feed.to(self.target.device)  # the draft model may sit on another device
+        output = self.target.verify(Draft(there, DraftLaw.DETERMINISTIC), longest)
+        kept = torch.full_like(there[:, 0], there.shape[1])
+        self.target.commit(Verdict(kept - 1, there[:, -1], there), kept)
         self.forwards += 1
         return output.logits[:, -1].to(feed.device)
 
@@ -136,8 +153,8 @@ class ModelSession:
             return
         # cached now: everything up to the last draft token but one. Keep all but the two newest committed tokens:
         # feeding two at the next start costs no more than one, and covers the row whose whole draft was accepted
-        self.target.rollback(self.drafted - verdict.num_accepted)
+        self.target.rollback((self.drafted - verdict.num_accepted).to(self.target.device))
         self.missing = 2
 
     def select_rows(self, rows: Tensor) -> None:
-        self.target.select_rows(rows)
+        self.target.select_rows(rows.to(self.target.device))

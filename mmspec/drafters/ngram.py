@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.loop import DraftSession
+from mmspec.core.drafting import DraftSession
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
@@ -41,8 +41,8 @@ class NGramDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def max_nodes(self) -> int:
         return self.config.num_draft_tokens + 1
 
-    def controller(self, rows: int, costs: CostCurve) -> Controller:
-        return make_controller(self.config.controller, self.max_nodes, rows, costs, None)
+    def controller(self, costs: CostCurve) -> Controller:
+        return make_controller(self.config.controller, self.max_nodes, costs, None)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         return NGramSession(self.config.max_ngram, setup)

@@ -84,7 +84,9 @@ def check_weights(folder: Path, model_class: type) -> None:
     model = _on_meta(folder, model_class)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     stored = stored_shapes(folder)
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ()) | set(getattr(model, "_tied_weights_keys", None) or ())
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ()) | set(
+        getattr(model, "_tied_weights_keys", None) or ()
+    )
     problems = {
         "missing": sorted(wanted.keys() - stored.keys() - tied),
         "unexpected": sorted(stored.keys() - wanted.keys()),

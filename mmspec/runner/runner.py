@@ -85,13 +85,15 @@ class Runner:
         self, model: DecoderModel, guidance: Guidance, max_new_tokens: int, max_nodes: int, *, buckets: bool = False
     ) -> None:
         self.model, self.guidance, self.buckets = model, guidance, buckets
-        self.vocab_size = model.vocab_size
+        self.vocab_size, self.device = model.vocab_size, model.device
         capacity = model.prompt.width + max_new_tokens + self._nodes(max_nodes)
         if buckets:
             capacity = -(-capacity // self.slot_bucket) * self.slot_bucket
         self.cache = SpecCache(len(model.prompt.start), capacity, model.device)
         self.cache.start = model.prompt.start
-        self._generated = torch.zeros(len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device)
+        self._generated = torch.zeros(
+            len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device
+        )
 
     def prefill(self) -> TargetOutput:
         prompt = self.model.prompt

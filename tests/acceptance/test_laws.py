@@ -116,5 +116,5 @@ def test_trees_with_twin_siblings_leave_the_law(rule: str, tree: str) -> None:
 @pytest.mark.parametrize("controller", ["aimd", "cost-aware"])
 def test_a_width_that_follows_the_accepted_counts_leaves_the_law(controller: str) -> None:
     drafter = JacobiDrafter(window=5, coupling="maximal", controller=controller)
-    assert drafter.controller(1, CostCurve()).plan(4) <= 4
+    assert drafter.controller(CostCurve()).plan(4, 1) <= 4
     assert abs(deviation("top-k", drafter, ACCEPTANCE_RULES.create("ratio"))) < LIMIT

@@ -31,7 +31,7 @@ def simulate(
     generator = random.Random(seed)
     widths, seconds, tokens = [], 0.0, 0.0
     for _ in range(rounds):
-        width = controller.plan(1000)
+        width = controller.plan(1000, 1)
         emitted = 1
         while emitted < width and generator.random() < alpha:
             emitted += 1
@@ -46,8 +46,12 @@ def expected_rate(width: int, cost: dict[int, float], alpha: float) -> float:
     return sum(alpha**i for i in range(width)) / (cost[width] + OVERHEAD)
 
 
-def cost_aware(prior: dict[int, float] | None = None) -> CostAwareController:
-    return CostAwareController(1, CostCurve(), prior or {1: 1.0, 64: 5.0}, overhead=OVERHEAD)
+def cost_aware(cost: dict[int, float], prior: dict[int, float] | None = None) -> CostAwareController:
+    """A controller that knows the machine's costs, as :meth:`SpecPipeline.measure_costs` provides them."""
+    costs = CostCurve()
+    for width, seconds in cost.items():
+        costs.add(1, width, seconds)
+    return CostAwareController(costs, prior or {1: 1.0, 64: 5.0}, overhead=OVERHEAD)
 
 
 MACHINES = {
@@ -60,30 +64,31 @@ MACHINES = {
 
 def test_fixed_is_clipped_by_the_limit() -> None:
     controller = FixedController(8)
-    assert [controller.plan(limit) for limit in (100, 8, 3, 1)] == [8, 8, 3, 1]
+    assert [controller.plan(limit, 1) for limit in (100, 8, 3, 1)] == [8, 8, 3, 1]
 
 
 def test_aimd_widens_by_two_and_narrows_by_one() -> None:
     controller = AIMDController(width=6, largest=9)
     widths = []
     for emitted in (6, 8, 2, 1, 1):
-        controller.observe(RoundReport(controller.plan(100), [emitted], 0.01))
-        widths.append(controller.plan(100))
+        controller.observe(RoundReport(controller.plan(100, 1), [emitted], 0.01))
+        widths.append(controller.plan(100, 1))
     assert widths == [8, 9, 8, 7, 6]
 
 
 def test_aimd_keeps_drafting_something() -> None:
     controller = AIMDController(width=3)
     for _ in range(10):
-        controller.observe(RoundReport(controller.plan(100), [1], 0.01))
-    assert controller.plan(100) == 2
+        controller.observe(RoundReport(controller.plan(100, 1), [1], 0.01))
+    assert controller.plan(100, 1) == 2
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.9])
-def test_cost_aware_finds_a_width_as_good_as_the_best(machine: str, alpha: float) -> None:
+def test_cost_aware_with_a_measured_prior_finds_a_width_as_good_as_the_best(machine: str, alpha: float) -> None:
     cost = MACHINES[machine]
-    widths, _, _ = simulate(cost_aware(), cost, alpha, rounds=400)
+    prior = {w: sum(alpha**i for i in range(w)) for w in WIDTHS}
+    widths, _, _ = simulate(cost_aware(cost, prior), cost, alpha, rounds=400)
     best = max(expected_rate(w, cost, alpha) for w in WIDTHS)
     late = widths[-50:]
     reached = sum(expected_rate(w, cost, alpha) for w in late) / len(late)
@@ -91,13 +96,13 @@ def test_cost_aware_finds_a_width_as_good_as_the_best(machine: str, alpha: float
 
 
 def test_cost_aware_picks_the_right_side_of_a_cliff() -> None:
-    widths, _, _ = simulate(cost_aware(), MACHINES["cliff"], alpha=0.95, rounds=300)
+    widths, _, _ = simulate(cost_aware(MACHINES["cliff"]), MACHINES["cliff"], alpha=0.95, rounds=300)
     assert set(widths[-50:]) == {8}
 
 
 @pytest.mark.parametrize("machine", ["linear", "steep"])  # elsewhere some width costs no more than plain decoding
 def test_cost_aware_falls_back_to_plain_decoding_when_nothing_is_accepted(machine: str) -> None:
-    widths, _, _ = simulate(cost_aware(), MACHINES[machine], alpha=0.0, rounds=300)
+    widths, _, _ = simulate(cost_aware(MACHINES[machine]), MACHINES[machine], alpha=0.0, rounds=300)
     assert set(widths[-100:]) == {1}
 
 
@@ -106,18 +111,18 @@ def test_cost_aware_falls_back_to_plain_decoding_when_nothing_is_accepted(machin
 def test_cost_aware_is_never_slower_than_plain_decoding_but_for_the_trials(machine: str, alpha: float) -> None:
     cost = MACHINES[machine]
     rounds = 2000
-    widths, seconds, tokens = simulate(cost_aware(), cost, alpha, rounds)
+    widths, seconds, tokens = simulate(cost_aware(cost), cost, alpha, rounds)
     plain = tokens * (cost[1] + OVERHEAD)
     assert seconds < 1.10 * plain, (seconds / plain, {w: widths.count(w) for w in set(widths)})
 
 
 def test_cost_aware_respects_the_limit_also_where_nothing_is_known() -> None:
     for limit in (1, 2, 3, 5, 63, 64, 1000):
-        assert 1 <= cost_aware().plan(limit) <= limit
-    controller = cost_aware()
+        assert 1 <= cost_aware({}).plan(limit, 1) <= limit
+    controller = cost_aware(MACHINES["flat"])
     simulate(controller, MACHINES["flat"], 0.9, rounds=50)
     for limit in (1, 2, 3, 5, 63):
-        assert 1 <= controller.plan(limit) <= limit
+        assert 1 <= controller.plan(limit, 1) <= limit
 
 
 def test_costs_are_shared_between_calls_by_batch_size() -> None:
@@ -125,18 +130,24 @@ def test_costs_are_shared_between_calls_by_batch_size() -> None:
     costs.add(1, 8, 0.5)
     costs.add(4, 8, 0.9)
     assert (costs.get(1, 8), costs.get(4, 8), costs.get(1, 4)) == (0.5, 0.9, None)
+    assert costs.get(7, 8) == 0.9  # the nearest batch size that was measured
+    assert [costs.covers(rows) for rows in (1, 2, 8, 9)] == [True, True, True, False]
 
 
-def test_cost_is_the_least_of_the_recent_ones() -> None:
+def test_cost_is_the_median_of_the_recent_ones() -> None:
     costs = CostCurve(kept=3)
     for seconds in (0.1, 0.5, 0.4, 0.6):
         costs.add(1, 8, seconds)
-    assert costs.get(1, 8) == 0.4
+    assert costs.get(1, 8) == 0.5
     assert len(costs.seconds[1, 8]) == 3
 
 
+def test_unknown_costs_mean_plain_decoding() -> None:
+    assert cost_aware({}).plan(64, 1) == 1
+
+
 def test_prior_is_interpolated() -> None:
-    controller = cost_aware({8: 3.0})
+    controller = cost_aware({}, {8: 3.0})
     tokens = {w: controller._emitted[w] / controller._rounds[w] for w in (1, 4, 8, 64)}
     assert tokens[1] == 1.0
     assert tokens[4] == pytest.approx(1 + 2 * 3 / 7)
@@ -146,9 +157,9 @@ def test_prior_is_interpolated() -> None:
 @pytest.mark.parametrize("kind", ["aimd", "cost-aware", "fixed"])
 @pytest.mark.parametrize("width", [1, 2, 7, 64])
 def test_controllers_never_exceed_the_drafters_window(kind: str, width: int) -> None:
-    controller = make_controller(kind, width, 2, CostCurve(), None)
+    controller = make_controller(kind, width, CostCurve(), None)
     for _ in range(30):
-        planned = controller.plan(1000)
+        planned = controller.plan(1000, 1)
         assert 1 <= planned <= width
         controller.observe(RoundReport(planned, [planned, planned], 0.01))
 

@@ -49,14 +49,14 @@ def run(drafter: Any, rule: str, sampling: SamplingParams, table: Tensor, rows: 
 @pytest.mark.parametrize("controller", ["fixed", "aimd", "cost-aware"])
 def test_equals_plain(controller: str, block: int, sampling: SamplingParams) -> None:
     plain, _ = run(None, "coupled", sampling, NEAR)
-    tokens, stats = run(ModelDrafter("m", block, controller), "coupled", sampling, NEAR)
+    tokens, stats = run(ModelDrafter(block, controller, model="m"), "coupled", sampling, NEAR)
     assert torch.equal(tokens, plain)
     assert stats.draft_forwards >= 1
 
 
 def test_the_target_as_its_own_drafter_is_always_right() -> None:
     """Shared noise: every draft token is accepted, so an output of 6 takes the prefill and one round of five."""
-    tokens, stats = run(ModelDrafter("m", 4), "coupled", SamplingParams(), TABLE)
+    tokens, stats = run(ModelDrafter(4, model="m"), "coupled", SamplingParams(), TABLE)
     assert torch.equal(tokens, run(None, "coupled", SamplingParams(), TABLE)[0])
     assert stats.forwards == 2
     assert [row.acceptance_length for row in stats.rows] == [5.0] * ROWS
@@ -65,12 +65,12 @@ def test_the_target_as_its_own_drafter_is_always_right() -> None:
 
 @pytest.mark.parametrize("rule", ["coupled", "match", "ratio", "block"])
 def test_a_row_that_accepts_less_than_its_neighbours_equals_solo(rule: str) -> None:
-    together, stats = run(ModelDrafter("m", 3), rule, SamplingParams(), NEAR)
+    together, stats = run(ModelDrafter(3, model="m"), rule, SamplingParams(), NEAR)
     assert len({row.rounds for row in stats.rows}) > 1, "rows must be ragged for this test to mean anything"
     for row in range(12):
         target = TableTarget(TABLE, LENGTH, 1)
         alone, _ = decode(
-            target, seeds(1, row), LENGTH, ModelDrafter("m", 3), ACCEPTANCE_RULES.create(rule),
+            target, seeds(1, row), LENGTH, ModelDrafter(3, model="m"), ACCEPTANCE_RULES.create(rule),
             draft_target=open_draft(NEAR, 1),
         )  # fmt: skip
         assert torch.equal(alone[0], together[row])
@@ -83,7 +83,7 @@ class OnOff:
         self.widths = [1, 4, 1, 1, 3, 1, 1, 1, 2]
         self.round = 0
 
-    def plan(self, limit: int) -> int:
+    def plan(self, limit: int, rows: int) -> int:
         self.round += 1
         return min(self.widths[(self.round - 1) % len(self.widths)], limit)
 
@@ -99,7 +99,7 @@ def test_rounds_without_drafting_do_not_lose_tokens(
     controller = OnOff()
     controller.round = shift
     monkeypatch.setattr(ModelDrafter, "controller", lambda *arguments: controller)
-    tokens, stats = run(ModelDrafter("m", 3), "coupled", SamplingParams(), table)
+    tokens, stats = run(ModelDrafter(3, model="m"), "coupled", SamplingParams(), table)
     assert torch.equal(tokens, run(None, "coupled", SamplingParams(), table)[0])
     if table is TABLE:  # in step with the target it is always right, also after rounds that it slept through
         assert stats.acceptance_rate == 1.0
@@ -107,7 +107,7 @@ def test_rounds_without_drafting_do_not_lose_tokens(
 
 def test_a_useless_model_costs_tokens_per_forward_only() -> None:
     useless = random_table(VOCAB, LENGTH, 99)
-    tokens, stats = run(ModelDrafter("m", 3), "coupled", SamplingParams(), useless)
+    tokens, stats = run(ModelDrafter(3, model="m"), "coupled", SamplingParams(), useless)
     assert torch.equal(tokens, run(None, "coupled", SamplingParams(), useless)[0])
     assert stats.forwards <= LENGTH
 
@@ -119,11 +119,11 @@ def setup(vocab_size: int, opened: Any) -> DraftSetup:
 def test_another_vocabulary_is_refused_with_both_sizes() -> None:
     """Fault 29, before the first forward."""
     with pytest.raises(ValueError, match=r"4.*28"):
-        ModelDrafter("m").session(setup(28, open_draft(TABLE, 2)))
+        ModelDrafter(model="m").session(setup(28, open_draft(TABLE, 2)))
 
 
 def test_no_model_is_refused() -> None:
     with pytest.raises(ValueError, match="model"):
         ModelDrafter().session(setup(VOCAB, open_draft(TABLE, 2)))
     with pytest.raises(ValueError, match="model"):
-        ModelDrafter("m").session(setup(VOCAB, None))
+        ModelDrafter(model="m").session(setup(VOCAB, None))

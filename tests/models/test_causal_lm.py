@@ -94,8 +94,8 @@ def drafters(name: str) -> dict[str, Any]:
         "jacobi": JacobiDrafter(window=5, controller="fixed"),
         "jacobi-law": JacobiDrafter(window=20, coupling="maximal", initializer="law", controller="fixed"),
         "ngram": NGramDrafter(num_draft_tokens=4),
-        "itself": ModelDrafter(build(name), 3),
-        "other": ModelDrafter(build(name, seed=1), 4),
+        "itself": ModelDrafter(3, model=build(name)),
+        "other": ModelDrafter(4, model=build(name, seed=1)),
     }
 
 
@@ -129,7 +129,7 @@ def test_prompt_and_budget_that_fill_all_positions() -> None:
     model = LlamaForCausalLM._from_config(config).eval()
     prompts = [[1, 2, 3, 4, 5, 6], [7, 8]]
     plain, _ = run(model, prompts, None, 1.0)
-    for drafter in (JacobiDrafter(window=8, controller="fixed"), NGramDrafter(), ModelDrafter(model, 7)):
+    for drafter in (JacobiDrafter(window=8, controller="fixed"), NGramDrafter(), ModelDrafter(7, model=model)):
         assert torch.equal(run(model, prompts, drafter, 1.0)[0], plain)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +43,7 @@ def test_callback_sees_rising_counts_up_to_the_exact_total(pipe: LlamaGenPipelin
     )  # fmt: skip
     assert [step for step, *_ in seen] == list(range(output.stats.forwards))
     counts = [sum(lengths) for _, _, lengths, _ in seen]
-    assert all(a < b for a, b in zip(counts, counts[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(counts))
     assert counts[-1] == 2 * TOTAL
     for _, slowest, lengths, partial in seen:
         assert slowest == min(lengths)
@@ -85,7 +86,7 @@ def test_streamed_rows_are_final(pipe: LlamaGenPipeline) -> None:
     parts = list(pipe.stream(PROMPTS, seed=4))
     assert all(not part.finished for part in parts[:-1])
     assert parts[-1].finished
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in itertools.pairwise(parts):
         assert all(a <= b for a, b in zip(before.rows, after.rows, strict=True))
     assert parts[-1].rows == [3, 3]
     factor = pipe.image_size[0] // 3
@@ -240,7 +241,7 @@ def test_methods_that_do_not_fit_are_refused_before_any_forward(pipe: LlamaGenPi
     pipe.acceptance, pipe.drafter = None, ModelDrafter()
     with pytest.raises(ValueError, match="model"):
         pipe("a")
-    pipe.drafter = ModelDrafter(tiny_transformer(vocab_size=32))
+    pipe.drafter = ModelDrafter(model=tiny_transformer(vocab_size=32))
     with pytest.raises(ValueError, match=r"32.*24"):
         pipe("a")
 

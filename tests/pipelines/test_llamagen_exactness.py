@@ -36,8 +36,8 @@ DRAFTERS = {
     "jacobi-maximal-law": JacobiDrafter(window=7, coupling="maximal", initializer="law"),
     "jacobi-copy-up": JacobiDrafter(window=7, coupling="independent", initializer="copy-up", controller="aimd"),
     "ngram": NGramDrafter(num_draft_tokens=4),
-    "model": ModelDrafter(tiny_transformer(seed=1), 3),
-    "itself": ModelDrafter(tiny_transformer(), 4),
+    "model": ModelDrafter(3, model=tiny_transformer(seed=1)),
+    "itself": ModelDrafter(4, model=tiny_transformer()),
 }
 SETTINGS = {
     "cfg": {"guidance_scale": 2.0},
@@ -169,5 +169,5 @@ def test_stats_name_method_and_guarantee() -> None:
 
 def test_half_precision_drafter_equals_plain() -> None:
     """Fault 30: the drafter's dtype may differ from the target's."""
-    pipe = tiny_pipeline(drafter=ModelDrafter(tiny_transformer(seed=1).to(torch.bfloat16), 3))
+    pipe = tiny_pipeline(drafter=ModelDrafter(3, model=tiny_transformer(seed=1).to(torch.bfloat16)))
     assert torch.equal(tokens(pipe, PROMPTS, seed=7), tokens(pipe, PROMPTS, seed=7, speculate=False))

@@ -1,0 +1,51 @@
+"""What the decoding loop needs of a drafter, and the drafter that drafts nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.target import TargetOutput
+from mmspec.core.verify import RoundContext, Verdict
+
+
+class DraftSession(Protocol):
+    """One decoding session of a drafter over B rows. It reads the context only, row by row."""
+
+    forwards: int
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        """See the prefill and the first token."""
+        ...
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        """Draft at most ``width`` nodes, root included."""
+        ...
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        """See the outcome of a round; ``context`` is still that of before the commit."""
+        ...
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows``."""
+        ...
+
+
+class NoDraft:
+    """Drafts nothing: every round is one token of plain decoding."""
+
+    forwards = 0
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        pass
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        pass
+
+    def select_rows(self, rows: Tensor) -> None:
+        pass

@@ -1,0 +1,147 @@
+"""Write the trained parts as the pipeline folder ``mmspec/emoji-t2i`` that ships with the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import VQModel
+
+from mmspec.training.emoji import class_of_names
+from mmspec.training.llamagen import CaptionedDecoder, LlamaGenConfig, evaluate, load_checkpoint, load_dataset
+from mmspec.training.model_card import model_card
+from mmspec.training.vq import VQConfig
+
+PROMPTS = (
+    "red apple, noto style",
+    "green apple, noto style",
+    "red apple, twemoji style",
+    "banana, fluent style",
+    "strawberry, noto style",
+    "pizza, twemoji style",
+    "hamburger, fluent style",
+    "birthday cake, noto style",
+    "dog, noto style",
+    "cat, fluent style",
+    "penguin, twemoji style",
+    "octopus, noto style",
+    "sunflower, fluent style",
+    "cactus, twemoji style",
+    "rainbow, noto style",
+    "fire engine, twemoji style",
+    "rocket, fluent style",
+    "soccer ball, noto style",
+    "robot, twemoji style",
+    "smiling face with sunglasses, fluent style",
+)
+"""The fixed prompts of the contact sheet."""
+
+NOTICE = """\
+The weights in this folder were trained from scratch on emoji drawings of three projects, and can redraw them:
+
+Noto Emoji, copyright Google Inc., licensed under the Apache License 2.0.
+    Package @iconify-json/noto.
+Fluent Emoji (flat), copyright Microsoft Corporation, licensed under the MIT License.
+    Package @iconify-json/fluent-emoji-flat.
+Twemoji, copyright Twitter, Inc and other contributors, graphics licensed under CC-BY 4.0
+    (https://creativecommons.org/licenses/by/4.0/). The drawings were rasterised; the model's output is an adaptation.
+    Package @iconify-json/twemoji.
+
+Neither the drawings nor the packages are part of this distribution.
+"""
+
+
+def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, assessment: str = "") -> Path:
+    """Write the averaged model of the newest checkpoint, of a running or a finished training, as a pipeline folder.
+
+    Weights are stored in float16. What else is in ``folder``, such as ``model_index.json``, is kept.
+
+    Args:
+        config: The decoder's training; its ``output`` holds the checkpoint.
+        vq_config: The tokenizer's training; its ``output`` holds ``report.json``.
+        folder: Where to write ``transformer/``, ``vq/``, ``text_encoder/``, ``tokenizer/``, ``categories.json``,
+            ``prompts.json``, ``training.json``, ``README.md`` and ``NOTICE``.
+        assessment: Paragraph for the model card on what the pictures look like.
+
+    Raises:
+        FileNotFoundError: If either training left nothing to export.
+    """
+    folder = Path(folder)
+    model, tokenizer, vq, progress = load_checkpoint(config)
+    dataset = load_dataset(config, vq)
+    training = {
+        "tokenizer": json.loads((vq_config.output / "report.json").read_text()),
+        "decoder": {**progress, "drawings": len(dataset.codes), **evaluate(model, dataset, tokenizer, config)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    card = model_card(_card_values(config, vq_config, training, model, vq) | {"assessment": assessment})
+    parts: dict[str, Any] = {"transformer": model.transformer, "vq": vq, "text_encoder": model.text_encoder}
+    for name, part in parts.items():
+        shutil.rmtree(folder / name, ignore_errors=True)
+        part.to(torch.float16).save_pretrained(folder / name)
+    shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    _run_in_float32(folder / "text_encoder" / "config.json")
+    _write(folder / "training.json", training)
+    _write(folder / "categories.json", {str(index): name for index, name in enumerate(config.classes)})
+    _write(folder / "prompts.json", list(PROMPTS))
+    (folder / "README.md").write_text(card)
+    (folder / "NOTICE").write_text(NOTICE)
+    return folder
+
+
+def _card_values(
+    config: LlamaGenConfig, vq_config: VQConfig, training: dict[str, Any], model: CaptionedDecoder, vq: VQModel
+) -> dict[str, Any]:
+    """What :data:`mmspec.training.model_card.MODEL_CARD` has blanks for, without the assessment."""
+    codes, decoder = training["tokenizer"], training["decoder"]
+    samples = decoder["steps"] * config.batch_size
+    return {
+        "pixels": vq.config.sample_size,
+        "names": len(class_of_names(config.classes)),
+        "drawings": decoder["drawings"],
+        "layers": config.num_layers,
+        "width": config.hidden_size,
+        "grid": model.transformer.config.grid_width,
+        "decoder_parameters": model.transformer.num_parameters(),
+        "codes": vq.config.num_vq_embeddings,
+        "code_dim": vq.config.vq_embed_dim,
+        "vq_parameters": vq.num_parameters(),
+        "text_parameters": model.text_encoder.num_parameters(),
+        "pieces": config.text_vocab_size,
+        "classes": ", ".join(config.classes),
+        "slots": config.condition_length,
+        "samples": samples,
+        "steps": decoder["steps"],
+        "batch_size": config.batch_size,
+        "epochs": samples / decoder["drawings"],
+        "minutes": decoder["minutes"],
+        "vq_minutes": codes["minutes"],
+        "total": (decoder["minutes"] + codes["minutes"]) / 60,
+        "seed": config.seed,
+        "learning_rate": config.learning_rate,
+        "warmup_steps": config.warmup_steps,
+        "weight_decay": config.weight_decay,
+        "average_decay": config.average_decay,
+        "corrupted_share": config.corrupted_share,
+        "held_out_count": vq_config.num_held_out,
+        "held_out_psnr": codes["held_out"]["psnr"],
+        "listed_psnr": codes["listed"]["psnr"],
+        "codes_used": codes["listed"]["codes_used"],
+        "code_entropy": codes["listed"]["entropy_bits"],
+        **{name: decoder[name] for name in ("caption_loss", "caption_accuracy", "caption_entropy_bits")},
+    }
+
+
+def _run_in_float32(path: Path) -> None:
+    """Say float32 in the text encoder's config: it is stored in half precision but meant to run in full."""
+    config = json.loads(path.read_text())
+    config["dtype"] = "float32"
+    _write(path, config)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
