@@ -35,7 +35,7 @@ def run(row_seeds: Tensor, drafter: Any, rule: str | Acceptance, sampling: Sampl
     return decode(target, row_seeds, LENGTH, drafter, rule, sampling, row_length=3, **options)[0]
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 4, 50])
+@pytest.mark.parametrize("window", [2, 4, 50])
 @pytest.mark.parametrize("initializer", INITIALIZERS)
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_coupled_jacobi_equals_plain(coupling: str, initializer: str, window: int) -> None:
