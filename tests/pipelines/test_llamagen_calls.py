@@ -14,9 +14,12 @@ import torch
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.acceptance.block import BlockAcceptance
 from mmspec.drafters import DRAFTERS
+from mmspec.drafters.base import DraftSetup
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
+from mmspec.drafters.ngram import NGramDrafter
 from mmspec.pipelines.llamagen import LlamaGenPipeline
+from tests.oracles.sessions import ScriptedSession
 from tests.oracles.tiny import tiny_pipeline, tiny_transformer
 
 PROMPTS = ["a cat", "a very old red house on the"]
@@ -158,6 +161,35 @@ def test_output_types(pipe: LlamaGenPipeline) -> None:
     images, tokens, stats = pipe(PROMPTS, seed=1, output_type="tokens", return_dict=False)
     assert images is tokens
     assert stats.tokens == 2 * TOTAL
+
+
+class WrongDrafter(NGramDrafter):
+    """Drafts ``script``, which is right nowhere."""
+
+    script: torch.Tensor
+
+    def session(self, setup: DraftSetup) -> Any:
+        return ScriptedSession(self.script)
+
+
+def test_a_useless_drafter_is_reported_once_and_changes_nothing(pipe: LlamaGenPipeline) -> None:
+    """Fault 31."""
+    plain = pipe(PROMPTS, seed=1, output_type="tokens", speculate=False).tokens
+    drafter = WrongDrafter(num_draft_tokens=3)
+    drafter.script = (plain + 1) % 24
+    pipe.drafter = drafter
+    with pytest.warns(UserWarning, match="WrongDrafter") as caught:
+        outputs = [pipe(PROMPTS, seed=1, output_type="tokens") for _ in range(3)]
+    assert len(caught) == 1
+    assert all(torch.equal(output.tokens, plain) for output in outputs)
+    assert [row.acceptance_length for row in outputs[0].stats.rows] == [1.0, 1.0]
+
+
+def test_greedy_pictures_warn_once(pipe: LlamaGenPipeline) -> None:
+    """Fault 13."""
+    with pytest.warns(UserWarning, match="temperature") as caught:
+        _ = [pipe("a", seed=1, temperature=0, output_type="tokens") for _ in range(3)]
+    assert len(caught) == 1
 
 
 def test_offload_hooks_change_no_token(pipe: LlamaGenPipeline) -> None:
