@@ -325,14 +325,15 @@ class LlamaGenPipeline(SpecPipeline):
                 pictures = self.image_processor.pil_to_numpy(self._partial(run))
                 images = self.image_processor.numpy_to_pt(pictures) * 2 - 1
             else:
-                images = self.decode_tokens(tokens, call.micro_batch_size)
+                images = self.decode_tokens(tokens)
             images = self.image_processor.postprocess(images, output_type=call.output_type)
         return ImageOutput(images=images, tokens=tokens, stats=stats)
 
-    def decode_tokens(self, tokens: Tensor, micro_batch_size: int | None = None) -> Tensor:
+    def decode_tokens(self, tokens: Tensor) -> Tensor:
         """Pictures (B, 3, h, w), roughly in [-1, 1], of complete token grids (B, N) in raster order."""
         codes = rearrange(tokens, "b (h w) -> b h w", w=self.grid[1])
-        return decode_codes(self.vq, codes.to(self._execution_device), micro_batch=micro_batch_size).float()
+        # one by one: convolutions of a batch round differently, so a picture's bytes would depend on its batch
+        return decode_codes(self.vq, codes.to(self._execution_device), micro_batch=1).float()
 
     def _partial(self, run: ImageRun) -> list[Image.Image]:
         """The committed rows of every sample on a white canvas; samples that did not start yet are white."""

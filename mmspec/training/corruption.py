@@ -3,26 +3,53 @@
 Jacobi-style decoding feeds the decoder its own unsettled guesses. A decoder trained on clean contexts alone follows
 each wrong code further astray; one that saw wrong codes with right targets settles in few iterations, and one bad
 sample early in an image does not spoil the rest.
+
+On a small data set there is a second reason: a few clean codes identify the picture, so a decoder that always sees some
+learns to continue what it recognises and to ignore the prompt. Rows whose context is *lost* leave it the prompt alone.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-def corrupt(codes: Tensor, grid_width: int, num_codes: int, share: float, generator: torch.Generator) -> Tensor:
-    """Corrupt the codes of about ``share`` of the rows.
+@dataclass(frozen=True)
+class Corruption:
+    """Expected shares of corrupted rows, by kind; the rest stays clean.
 
-    Half of those rows keep a clean prefix of random length and lose each later code with a probability drawn from
-    [0.5, 1]; the other half lose each code with a probability drawn from [0, 0.5]. A lost code becomes, with equal
-    chances, a random code, its left neighbour, the code above, or another row's code at the same position.
+    Args:
+        lost: Every code is replaced with a probability drawn from [0.8, 1], in half of these rows by those of one other
+            picture: nothing but the prompt tells what the targets are.
+        suffix: A prefix of random length stays clean, each later code is replaced with a probability from [0.5, 1].
+        scattered: Each code is replaced with a probability from [0, 0.5].
+
+    Raises:
+        ValueError: If a share is negative or they exceed 1 together.
+    """
+
+    lost: float = 0.0
+    suffix: float = 0.3
+    scattered: float = 0.3
+
+    def __post_init__(self) -> None:
+        if min(self.lost, self.suffix, self.scattered) < 0 or self.lost + self.suffix + self.scattered > 1:
+            raise ValueError(f"The shares of {self} must be at least 0 and together at most 1.")
+
+
+def corrupt(codes: Tensor, grid_width: int, num_codes: int, shares: Corruption, generator: torch.Generator) -> Tensor:
+    """Corrupt ``codes`` by the expected ``shares``.
+
+    A replaced code becomes, with equal chances, a random code, its left neighbour, the code above, or another row's
+    code at the same position.
 
     Args:
         codes: Image codes (R, N) in raster order.
         grid_width: Codes per image row.
         num_codes: Size of the codebook.
-        share: Expected share of corrupted rows, in [0, 1].
+        shares: How many rows are corrupted, and how.
         generator: Source of all random numbers.
 
     Returns:
@@ -34,16 +61,21 @@ def corrupt(codes: Tensor, grid_width: int, num_codes: int, share: float, genera
         return torch.rand(shape, generator=generator)
 
     kind, position = uniform(rows, 1), torch.arange(length)
+    is_lost = kind < shares.lost
+    is_suffix = ~is_lost & (kind < shares.lost + shares.suffix)
+    is_scattered = ~is_lost & ~is_suffix & (kind < shares.lost + shares.suffix + shares.scattered)
     start = torch.randint(0, length + 1, (rows, 1), generator=generator)
-    after_prefix = (position >= start) * (0.5 + 0.5 * uniform(rows, 1))  # (R, N)
-    everywhere = (0.5 * uniform(rows, 1)).expand(rows, length)
-    rate = torch.where(kind < share / 2, after_prefix, torch.where(kind < share, everywhere, torch.zeros(())))
-    lost = uniform(rows, length) < rate
+    rate = is_lost * (0.8 + 0.2 * uniform(rows, 1)) + is_scattered * (0.5 * uniform(rows, 1))
+    rate = rate + is_suffix * (position >= start) * (0.5 + 0.5 * uniform(rows, 1))  # (R, N)
+    replaced = uniform(rows, length) < rate
 
     noise = torch.randint(num_codes, (rows, length), generator=generator)
     left = torch.cat([noise[:, :1], codes[:, :-1]], dim=1)
     above = torch.cat([noise[:, :grid_width], codes[:, :-grid_width]], dim=1)
     other = codes[torch.randperm(rows, generator=generator)]
+    # neighbours of a lost context would give the picture away
+    left, above = (torch.where(is_lost, noise, source) for source in (left, above))
     sources = torch.stack([noise, left, above, other])  # (4, R, N)
-    choice = torch.randint(4, (1, rows, length), generator=generator)
-    return torch.where(lost, sources.gather(0, choice)[0], codes)
+    choice = torch.randint(4, (rows, length), generator=generator)
+    choice = torch.where(is_lost & (uniform(rows, 1) < 0.5), 3, choice)
+    return torch.where(replaced, sources.gather(0, choice[None])[0], codes)

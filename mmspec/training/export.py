@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _card_values(
         "warmup_steps": config.warmup_steps,
         "weight_decay": config.weight_decay,
         "average_decay": config.average_decay,
-        "corrupted_share": config.corrupted_share,
+        **asdict(config.corruption),
         "held_out_count": vq_config.num_held_out,
         "held_out_psnr": codes["held_out"]["psnr"],
         "listed_psnr": codes["listed"]["psnr"],

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,9 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.training.captions import Condition, draw_condition, left_pad, prefix_mask, tokenize, train_tokenizer
-from mmspec.training.corruption import corrupt
+from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.emoji import CLASSES, EmojiConfig, listed_emoji, load_emoji
-from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
 from mmspec.training.vq import encode_images
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class LlamaGenConfig(LoopConfig):
         hidden_size, num_layers, num_heads: Widths of the decoder.
         condition_length: Condition slots T; captions are cut to as many tokens.
         text_size, text_layers, text_vocab_size: Width and depth of the text encoder, and its pieces.
-        corrupted_share: Share of samples with a corrupted context.
+        corruption: Shares of samples with a corrupted context.
+        start_from: Output folder of an earlier training with the same networks, whose newest weights are the start.
         classes: Classes whose emoji are learnt; their order is the class id.
 
     Raises:
@@ -57,13 +58,12 @@ class LlamaGenConfig(LoopConfig):
     text_size: int = 128
     text_layers: int = 2
     text_vocab_size: int = 1024
-    corrupted_share: float = 0.6
+    corruption: Corruption = field(default_factory=Corruption)
+    start_from: Path | None = None
     classes: tuple[str, ...] = tuple(CLASSES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.corrupted_share <= 1:
-            raise ValueError(f"`corrupted_share` is {self.corrupted_share}; it must lie in [0, 1].")
         if self.condition_length < 2 or self.text_size % 32:
             raise ValueError(
                 f"`condition_length` ({self.condition_length}) must be at least 2 and `text_size` "
@@ -194,7 +194,7 @@ class Dataset:
         ]
         tokens, token_mask = tokenize(tokenizer, [c.text for c in conditions], config.condition_length)
         targets = self.codes[picks]
-        inputs = corrupt(targets, grid_width, num_codes, config.corrupted_share, step_generator(config.seed, step))
+        inputs = corrupt(targets, grid_width, num_codes, config.corruption, step_generator(config.seed, step))
         null = torch.tensor([c.null for c in conditions])
         labels = torch.tensor([c.label for c in conditions])
         moved = (t.to(config.device) for t in (tokens, token_mask, null, labels, inputs, targets))
@@ -220,6 +220,8 @@ def train(config: LlamaGenConfig) -> Path:
     tokenizer = train_tokenizer(config.classes, config.text_vocab_size, config.condition_length)
     dataset = load_dataset(config, vq)
     model = build(config, vq).to(config.device)
+    if config.start_from is not None:
+        restore_weights(model, config.start_from)
     grid_width, num_codes = math.isqrt(dataset.codes.shape[1]), vq.config.num_vq_embeddings
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:

@@ -292,6 +292,14 @@ def _restore(
     return _Progress(**state["progress"])
 
 
+def restore_weights(model: nn.Module, output: Path) -> None:
+    """Load the newest weights, not their average, of the checkpoint in ``output`` into ``model``."""
+    path = checkpoint_path(output)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint in {output} to start from.")
+    model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu")["model"])
+
+
 def restore_average(model: nn.Module, output: Path) -> dict[str, float]:
     """Load the averaged weights of the checkpoint in ``output`` into ``model``; returns its steps and minutes."""
     state = torch.load(checkpoint_path(output), weights_only=True, map_location="cpu")

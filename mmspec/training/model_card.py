@@ -67,10 +67,11 @@ weights again.
 **Conditions.** 44 % name and style, 24 % name, 9 % name, class and style, 5 % class and style, 8 % a class id,
 10 % nothing (8 % the null caption under a caption's mask, 2 % the null class), for guidance.
 
-**Corrupted contexts.** {corrupted_share:.0%} of the samples saw wrong input codes with right targets: half of those a clean
-prefix of random length, after which each code was lost with a probability from [0.5, 1]; the other half lost each
-code with a probability from [0, 0.5]. A lost code became a random one, its left neighbour, the one above, or that of
-another picture at the same place. So the model leans on caption and position: one odd sample does not spoil the
+**Corrupted contexts.** Part of the samples saw wrong input codes with right targets: {lost:.0%} a context in which at least four
+codes of five were replaced, half of those by the codes of one other picture; {suffix:.0%} a clean prefix of random length, after
+which each code was replaced with a probability from [0.5, 1]; {scattered:.0%} lost each code with a probability from
+[0, 0.5]. A replaced code became a random one, its left neighbour, the one above (both not in the first kind), or that
+of another picture at the same place. So the model reads the caption and leans on caption and position: one odd sample does not spoil the
 picture, and Jacobi-style decoding, which feeds the model its own unsettled guesses, settles in few iterations.
 **Acceptance rates and speed-ups measured with this model are therefore higher than those of large models trained on
 natural images.**

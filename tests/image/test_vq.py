@@ -69,7 +69,7 @@ def test_micro_batches_change_nothing(vq, micro_batch):
     images = torch.randn(3, 3, 4, 6)
     codes = encode_images(vq, images)
     assert torch.equal(encode_images(vq, images, micro_batch=micro_batch), codes)
-    assert_close(decode_codes(vq, codes, micro_batch=micro_batch), decode_codes(vq, codes), rtol=0, atol=1e-6)
+    assert_close(decode_codes(vq, codes, micro_batch=micro_batch), decode_codes(vq, codes), rtol=0, atol=1e-5)
 
 
 def test_picture_of_codes_has_rows_first(vq):

@@ -19,7 +19,7 @@ from transformers import T5EncoderModel
 
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.training import captions, emoji, llamagen, vq
-from mmspec.training.corruption import corrupt
+from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.export import export
 from mmspec.training.loop import checkpoint_path, step_generator
 from mmspec.training.names import CLASSES, SHORT_FORMS
@@ -180,7 +180,7 @@ def test_prefix_mask_is_causal_without_padding_and_never_empty() -> None:
 
 def test_corruption_spares_the_share_and_the_prefix() -> None:
     codes = torch.arange(64)[None].expand(4000, -1).contiguous()
-    noisy = corrupt(codes, 8, 512, 0.6, step_generator(0, 0))
+    noisy = corrupt(codes, 8, 512, Corruption(suffix=0.3, scattered=0.3), step_generator(0, 0))
     changed = noisy != codes
     touched = changed.any(dim=1)
     assert touched.float().mean() == pytest.approx(0.6, abs=0.05)
@@ -193,7 +193,17 @@ def test_corruption_spares_the_share_and_the_prefix() -> None:
 
 def test_no_share_means_no_corruption() -> None:
     codes = torch.randint(512, (16, 64))
-    assert torch.equal(corrupt(codes, 8, 512, 0.0, step_generator(0, 0)), codes)
+    assert torch.equal(corrupt(codes, 8, 512, Corruption(suffix=0, scattered=0), step_generator(0, 0)), codes)
+
+
+def test_lost_contexts_tell_nothing_but_what_was_left_of_the_picture() -> None:
+    codes = torch.randint(512, (4000, 64), generator=step_generator(1, 0))
+    noisy = corrupt(codes, 8, 512, Corruption(lost=1.0, suffix=0, scattered=0), step_generator(0, 0))
+    kept = (noisy == codes).float().mean(dim=1)
+    assert kept.mean() < 0.12
+    assert kept.max() < 0.5
+    left_of = noisy[:, 1:] == codes[:, :-1]
+    assert left_of.float().mean() < 0.05  # a neighbour's true code would give the picture away
 
 
 # Training
@@ -303,7 +313,6 @@ def test_mixed_batch_equals_the_models_own_forward(data: Path, tokenizer_folder:
         ({"batch_size": 0}, "`batch_size` is 0"),
         ({"average_decay": 1.0}, r"`average_decay` is 1\.0"),
         ({"precision": "fp8"}, "`precision` is 'fp8'"),
-        ({"corrupted_share": 1.5}, r"`corrupted_share` is 1\.5"),
         ({"text_size": 20}, "20"),
     ],
 )
@@ -321,3 +330,9 @@ def test_bad_tokenizer_settings_name_the_value(tmp_path: Path) -> None:
         emoji.EmojiConfig(data=tmp_path, classes=("fish",))
     with pytest.raises(ValueError, match="`vocab_size` is 100"):
         captions.train_tokenizer(("food",), 100, 8)
+
+
+@pytest.mark.parametrize("shares", [{"lost": -0.1}, {"lost": 0.6, "suffix": 0.5}])
+def test_bad_corruption_shares_are_refused(shares: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="at most 1"):
+        Corruption(**shares)

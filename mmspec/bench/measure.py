@@ -1,0 +1,92 @@
+"""What is measured beside the decoding loop: the cost of a forward, the likelihood of tokens, a GPU's peak memory.
+
+Symbols: B rows, N new tokens, w nodes of a draft.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmspec.bench.report import ForwardTimes
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.sampling import process
+from mmspec.drafters.jacobi import JacobiDrafter
+
+if TYPE_CHECKING:
+    from mmspec.bench.image import ImageItem
+
+
+@torch.no_grad()
+def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], repeats: int = 9) -> ForwardTimes:
+    """Time the target's forward on half a picture of cache, which is the mean length over a run.
+
+    The widths take turns, so that a disturbance hits all of them; the median of each counts.
+    """
+    target, total = _open_target(pipe, item, max(widths))
+    prefill = []
+    for _ in range(3):
+        start = _now(pipe)
+        logits = target.prefill().logits
+        prefill.append(_now(pipe) - start)
+    target.cache.lengths = target.cache.lengths + total // 2  # what lies in those slots does not change the time
+    tokens = torch.zeros(len(logits), max(widths), dtype=torch.long, device=logits.device)
+    seconds: dict[int, list[float]] = {width: [] for width in widths}
+    for turn in range(repeats + 1):
+        for width in widths:
+            draft = Draft(tokens[:, :width], DraftLaw.DETERMINISTIC)
+            start = _now(pipe)
+            target.verify(draft, total // 2 + 1)
+            if turn:  # the first turn warms up
+                seconds[width].append(_now(pipe) - start)
+    return ForwardTimes(median(prefill), {width: median(values) for width, values in seconds.items()})
+
+
+def _open_target(pipe: Any, item: ImageItem, window: int) -> tuple[Any, int]:
+    """A session of the target on the prompts of ``item`` with room for ``window`` nodes, and the tokens of a picture."""
+    from mmspec.pipelines.image_call import ImageCall
+
+    saved = pipe.drafter, pipe.acceptance
+    try:
+        pipe.drafter, pipe.acceptance = JacobiDrafter(window=window), None
+        [request] = pipe._requests(ImageCall(list(item.prompts), seed=list(item.seeds)))
+        return pipe.open_decoder(request).target, request.stopping.max_new_tokens
+    finally:
+        pipe.drafter, pipe.acceptance = saved
+
+
+def _now(pipe: Any) -> float:
+    if pipe.device.type == "cuda":
+        torch.cuda.synchronize(pipe.device)
+    return time.perf_counter()
+
+
+@torch.no_grad()
+def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> float:
+    """Mean of -log2 p of ``tokens`` (B, N) under the law that plain decoding draws from, in one teacher-forced pass.
+
+    Samples of a lossless method have the same expectation as those of plain decoding: the entropy of that law.
+    """
+    from mmspec.core.sampling import SamplingParams
+
+    target, total = _open_target(pipe, item, 1)
+    first = target.prefill().logits
+    tokens = tokens.to(first.device)
+    rest = target.verify(Draft(tokens[:, : total - 1], DraftLaw.DETERMINISTIC), 1).logits
+    sampling = SamplingParams(pipe.config.temperature, pipe.config.top_k, pipe.config.top_p)
+    log_p = process(torch.cat([first, rest], dim=1), sampling).log_softmax(-1)
+    return float(-log_p.gather(-1, tokens[..., None]).mean()) / math.log(2)
+
+
+def cuda_peak(run: Callable[[], Any]) -> int:
+    """Bytes that torch has allocated on the GPU at the peak of ``run``, weights included."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return int(torch.cuda.max_memory_allocated())

@@ -1,0 +1,77 @@
+"""``mmspec bench``: methods against plain decoding of the same loop, interleaved in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mmspec.cli import options
+from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, prompts_of
+from mmspec.cli.output import complain, progress, say, show, tell_files
+
+app = typer.Typer(help="Measure methods against plain decoding of the same loop.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Measure methods against plain decoding of the same loop."""
+
+
+@app.command("image")
+def image(
+    model: options.Model = DEFAULT_IMAGE_MODEL,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Pictures per method; default 32, or 3 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three methods and few pictures, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for image.json and image.png.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Pictures decoded together.")] = 1,
+    check_solo: Annotated[
+        bool, typer.Option("--check-solo", help="Compare every row of a batch with the row decoded alone.")
+    ] = False,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
+    prompt: options.OwnPrompts = None,
+    seed: options.FixedSeed = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench image methods: forwards, wall time, share of the physical limit, equality with plain decoding.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's tokens returned others.
+
+    [bold]Example[/]: mmspec bench image --method default --method sjd --items 16 --json bench.json --plot bench.png
+    """
+    from mmspec.bench.image import ImageBench, run_image_bench
+    from mmspec.bench.methods import choose_methods
+
+    methods = choose_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "image.json", plot or out / "image.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    count = items if items is not None else 3 if quick else 32
+    bench = ImageBench(
+        model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
+        check_solo=check_solo, memory=memory,
+    )  # fmt: skip
+    pipe = load_pipeline(model, device, dtype)
+    with progress("items", len(bench.groups())) as on_item:
+        report = run_image_bench(pipe, bench, on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+def _finish(report: Any, json_file: Path | None, plot: Path | None) -> None:
+    written = [report.write_json(json_file)] if json_file else []
+    written += [report.write_plot(plot)] if plot else []
+    tell_files(written)
+    if report.unequal:
+        complain(f"Not equal to plain decoding although promised: {', '.join(report.unequal)}.")
+        raise typer.Exit(1)

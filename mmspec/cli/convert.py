@@ -1,0 +1,64 @@
+"""``mmspec convert``: released files to folders that the pipelines load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.cli.output import say, tell_files
+
+app = typer.Typer(help="Convert released files to folders that the pipelines load.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Convert released files to folders that the pipelines load."""
+
+
+@app.command("llamagen")
+def llamagen(
+    transformer: Annotated[Path, typer.Argument(help="Decoder file, e.g. c2i_L_256.pt.")],
+    vq: Annotated[Path, typer.Argument(help="VQ tokenizer file, e.g. vq_ds16_c2i.pt.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    image_size: Annotated[str, typer.Option(help="Pixels that the decoder was trained for: 256, or 256x384 (h x w).")],
+    text_encoder: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the T5 encoder (google/flan-t5-xl for the released ones).")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of decoder and text encoder; default as stored.")] = None,
+    vq_dtype: Annotated[str | None, typer.Option(help="Type of the VQ tokenizer; default as stored.")] = None,
+    num_heads: Annotated[
+        int | None, typer.Option(help="Attention heads, where the size is none of the published.")
+    ] = None,
+    components_only: Annotated[
+        bool, typer.Option("--components-only", help="Write the components without the pipeline's index.")
+    ] = False,
+) -> None:
+    """Convert a released LlamaGen decoder and its VQ tokenizer; nothing is written if a file does not fit.
+
+    [bold]Example[/]: mmspec convert llamagen c2i_L_256.pt vq_ds16_c2i.pt llamagen-l-256 --image-size 256
+    """
+    size = parse_size(image_size)
+    for file in (transformer, vq):
+        if not file.exists():
+            raise FileNotFoundError(f"{file} does not exist; name a released file.")
+    from mmspec.checkpoints.writing import convert_llamagen
+    from mmspec.runner.device import pick_dtype
+
+    convert_llamagen(
+        transformer, vq, output, image_size=size, text_encoder=text_encoder, num_heads=num_heads,
+        dtype=None if dtype is None else pick_dtype(dtype), vq_dtype=None if vq_dtype is None else pick_dtype(vq_dtype),
+        components_only=components_only,
+    )  # fmt: skip
+    tell_files([output])
+    if not components_only:
+        say(f"Try: mmspec image --model {output} {'PROMPT' if text_encoder else '--class-label 207'} --drafter jacobi")
+
+
+def parse_size(text: str) -> int | tuple[int, int]:
+    """``256`` or ``256x384`` as pixels; ValueError for anything else."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise ValueError(f"--image-size takes a side such as 256 or height x width such as 256x384, got {text!r}.")
+    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
