@@ -44,6 +44,7 @@ ALLOWED = {
     "bench": EVERYTHING,
     "training": EVERYTHING,
     "cli": EVERYTHING,
+    "__main__": {"cli"},
 }
 
 
@@ -120,9 +121,12 @@ def test_no_relative_imports() -> None:
 
 
 def test_the_library_does_not_print() -> None:
+    """Except where a line says why it must, as a child process that answers its parent does."""
     for path in library_code():
-        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-        assert not any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls), path
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                assert "# noqa: T201 - " in source.splitlines()[node.lineno - 1], f"{path}:{node.lineno}"
 
 
 def test_weights_are_never_loaded_loosely() -> None:
