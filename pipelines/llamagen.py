@@ -206,12 +206,12 @@ class LlamaGenPipeline(SpecPipeline):
         if self.text_encoder is None or self.tokenizer is None:
             raise ValueError("This checkpoint takes no captions; give `class_labels`.")
         prompts = as_captions("prompt", prompt)
-        embeds, mask = self._encode(prompts, truncate)
-        if negative_prompt is None:
-            return Condition(caption_embeds=embeds, caption_mask=mask)
-        negatives = as_captions("negative_prompt", negative_prompt)
-        if len(negatives) not in (1, len(prompts)):
+        negatives = None if negative_prompt is None else as_captions("negative_prompt", negative_prompt)
+        if negatives is not None and len(negatives) not in (1, len(prompts)):
             raise ValueError(f"`negative_prompt` has {len(negatives)} entries for {len(prompts)} prompts.")
+        embeds, mask = self._encode(prompts, truncate)
+        if negatives is None:
+            return Condition(caption_embeds=embeds, caption_mask=mask)
         negative_embeds, negative_mask = self._encode(negatives * (len(prompts) // len(negatives)), truncate)
         return Condition(embeds, mask, negative_embeds=negative_embeds, negative_mask=negative_mask)
 
@@ -262,6 +262,8 @@ class LlamaGenPipeline(SpecPipeline):
         scale = self.config.guidance_scale if call.guidance_scale is None else call.guidance_scale
         guidance = Guidance(scale, call.guided_until)
         drafter, rule = self.choose_method(call.speculate, sampling)
+        if drafter is not None:
+            drafter.check_vocabulary(self.transformer.config.vocab_size)
         num_samples = call.num_images_per_prompt * call.num_conditions
         seeds = row_seeds(num_samples, call.generator, call.seed)
         if call.prompt is not None:

@@ -107,7 +107,8 @@ class SpeculativeDecoder:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
         with stats.timed("draft"):
-            draft = self.drafter.propose(context, self.controller.plan(limit, len(self._alive)))
+            planned = self.controller.plan(limit, len(self._alive))
+            draft = self._within_budget(self.drafter.propose(context, planned))
         before = stats.seconds.get("model", 0.0)
         with stats.timed("model"):
             output = self.target.verify(draft, context.highest)
@@ -124,6 +125,14 @@ class SpeculativeDecoder:
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft)]).tolist()
             self._count(draft.num_nodes, numbers, stats.seconds["model"] - before, verdict)
+
+    def _within_budget(self, draft: Draft) -> Draft:
+        """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""
+        budget, context = self.stopping.max_new_tokens, self.context
+        if draft.num_nodes > budget - context.highest:
+            inside = draft.depth < (budget - context.generated)[:, None]
+            draft.valid = inside if draft.valid is None else draft.valid & inside
+        return draft
 
     @staticmethod
     def _drafted(draft: Draft) -> Tensor:

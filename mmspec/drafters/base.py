@@ -56,6 +56,10 @@ class Drafter(ABC):
 
     law: DraftLaw
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ValueError, before any forward, if this drafter cannot draft for ``vocab_size`` tokens."""
+        return
+
     @property
     @abstractmethod
     def max_nodes(self) -> int:

@@ -25,6 +25,8 @@ from mmspec.core.target import DraftTarget, TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
 
+_NO_MODEL = "ModelDrafter needs `model`, a draft model of the target's own kind; it is None."
+
 
 class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     """Draft with a smaller model of the same family and vocabulary.
@@ -78,16 +80,25 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def controller(self, costs: CostCurve) -> Controller:
         return make_controller(self.config.controller, self.max_nodes, costs, None)
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if self.model is None:
+            raise ValueError(_NO_MODEL)
+        _compare(self.model.config.vocab_size, vocab_size)
+
     def session(self, setup: DraftSetup) -> DraftSession:
         if self.model is None or setup.draft_target is None:
-            raise ValueError("ModelDrafter needs `model`, a draft model of the target's own kind; it is None.")
+            raise ValueError(_NO_MODEL)
         target = setup.draft_target(self.model)
-        if target.vocab_size != setup.vocab_size:
-            raise ValueError(
-                f"`drafter` has a vocabulary of {target.vocab_size} tokens but the target's has {setup.vocab_size}; "
-                "load a drafter that was trained for this model."
-            )
+        _compare(target.vocab_size, setup.vocab_size)
         return ModelSession(target, setup.needs_law)
+
+
+def _compare(drafted: int, wanted: int) -> None:
+    if drafted != wanted:
+        raise ValueError(
+            f"`drafter` has a vocabulary of {drafted} tokens but the target's has {wanted}; "
+            "load a drafter that was trained for this model."
+        )
 
 
 class ModelSession:

@@ -57,7 +57,9 @@ class HFCache(Cache):
 def check_rollback(model: PreTrainedModel) -> None:
     """Raise ValueError if the model keeps state that cannot be rolled back by a length."""
     config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    # families with one kind of layer (Mistral, Phi-3) state a window and no list of kinds
+    one_kind = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    kinds = set(getattr(config, "layer_types", None) or [one_kind])
     if model.config.is_encoder_decoder or kinds != {"full_attention"}:
         raise ValueError(
             f"{type(model).__name__} has layers {sorted(kinds)}; speculative decoding here needs a decoder whose "

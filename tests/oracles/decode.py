@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.acceptance.coupled import CoupledAcceptance
-from mmspec.core.controllers import Controller, CostCurve, FixedController
+from mmspec.core.controllers import WIDTHS, Controller, CostCurve, FixedController
 from mmspec.core.drafting import NoDraft
 from mmspec.core.loop import SpeculativeDecoder
 from mmspec.core.noise import RowNoise
@@ -44,7 +44,7 @@ def decode(
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
         )  # fmt: skip
         session = drafter.session(setup)
-        controller = FixedController(width) if width else drafter.controller(CostCurve())
+        controller = FixedController(width) if width else drafter.controller(flat_costs())
     elif drafter is not None:
         session, controller = drafter, FixedController(width or 8)
     stats = DecodeStats()
@@ -58,3 +58,11 @@ def decode(
 
 def seeds(count: int, first: int = 0) -> Tensor:
     return torch.arange(first, first + count) * 7919 + 13
+
+
+def flat_costs() -> CostCurve:
+    """A machine on which width is free, so that the cost-aware controller drafts."""
+    costs = CostCurve()
+    for width in WIDTHS:
+        costs.add(1, width, 0.01)
+    return costs

@@ -29,6 +29,8 @@ def random_table(vocab_size: int, length: int, seed: int = 0) -> Tensor:
 class TableTarget:
     """Target over ``num_rows`` rows with a law per prefix, optionally guided by a second, unconditional table."""
 
+    device = torch.device("cpu")
+
     def __init__(
         self, table: Tensor, length: int, num_rows: int, other: Tensor | None = None, scale: float = 1.0
     ) -> None:
