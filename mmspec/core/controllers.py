@@ -94,17 +94,18 @@ class CostCurve:
 class CostAwareController:
     """Take the width with the most tokens per second, from measured costs and measured acceptance.
 
-    Tokens per forward at width w come from the rounds seen so far: a round at width w or more tells what every
-    narrower width would have emitted at least, so min(emitted, w) is counted for all of them. They start from
-    ``prior``, the curve that was measured when the checkpoint was made. With nothing to gain the width is 1, which is
-    plain decoding.
+    The expected tokens of a forward start from ``prior``, the curve that was measured when the checkpoint was made;
+    its gain over 1 is scaled by what all rounds so far brought, and at each width mixed with what that very width
+    brought. The neighbours of the best width have their turns as long as that is expected to cost less than the share
+    :attr:`trials` of the time, so that no wrong start lasts. Where drafting cannot pay the width is 1, plain decoding.
 
     Args:
         costs: Verification cost on this machine.
         prior: Expected tokens per forward by width, ``{1: 1.0, 16: 4.2, ...}``; missing widths are interpolated.
         largest: Widest draft.
         overhead: Seconds of a round outside the model.
-        weight: How many rounds the prior is worth.
+        weight: How many rounds the scaled prior is worth at each width.
+        trials: Largest share of the time to lose by trying neighbours.
     """
 
     costs: CostCurve
@@ -112,29 +113,53 @@ class CostAwareController:
     largest: int = 64
     overhead: float = 3e-4
     weight: float = 8.0
+    trials: float = 0.015
     _emitted: dict[int, float] = field(init=False)
-    _rounds: dict[int, float] = field(init=False)
+    _rounds: dict[int, int] = field(init=False)
+    _elapsed: float = 0.0
+    _lost: float = 0.0
+    _wider: bool = False
 
     def __post_init__(self) -> None:
         widths = [w for w in WIDTHS if w <= self.largest]
-        self._emitted = {w: self.weight * _interpolate(self.prior, w) for w in widths}
-        self._rounds = dict.fromkeys(widths, self.weight)
+        self._emitted = dict.fromkeys(widths, 0.0)
+        self._rounds = dict.fromkeys(widths, 0)
+
+    def expected(self, width: int) -> float:
+        """Expected tokens per row of a forward at ``width``."""
+        gained = sum(self._emitted[w] - n for w, n in self._rounds.items())
+        foreseen = sum(n * (_interpolate(self.prior, w) - 1) for w, n in self._rounds.items())
+        scale = (self.weight + gained) / (self.weight + foreseen)
+        guess = 1 + (_interpolate(self.prior, width) - 1) * scale
+        return (self.weight * guess + self._emitted[width]) / (self.weight + self._rounds[width])
 
     def rate(self, width: int, rows: int) -> float:
         """Expected tokens per second and row at ``width``; 0 while its cost is unknown."""
         cost = self.costs.get(rows, width)
-        return 0.0 if cost is None else self._emitted[width] / self._rounds[width] / (cost + self.overhead)
+        return 0.0 if cost is None else self.expected(width) / (cost + self.overhead)
 
     def plan(self, limit: int, rows: int) -> int:
         legal = [w for w in self._rounds if w <= limit]
-        return max(legal, key=lambda width: self.rate(width, rows))
+        rates = {width: self.rate(width, rows) for width in legal}
+        best = max(legal, key=lambda width: rates[width])
+        self._wider = not self._wider
+        place = legal.index(best) + (1 if self._wider else -1)
+        if not 0 <= place < len(legal) or rates[legal[place]] == 0:
+            return best
+        neighbour = legal[place]
+        seconds = self.expected(neighbour) / rates[neighbour]
+        loss = seconds * (1 - rates[neighbour] / rates[best])
+        if self._lost + loss > self.trials * self._elapsed:
+            return best
+        self._lost += loss
+        return neighbour
 
     def observe(self, report: RoundReport) -> None:
         self.costs.add(len(report.emitted), report.width, report.seconds)
-        for width in self._rounds:
-            if width <= report.width:
-                self._emitted[width] += sum(min(e, width) for e in report.emitted) / len(report.emitted)
-                self._rounds[width] += 1
+        self._elapsed += report.seconds + self.overhead
+        if report.width in self._rounds:
+            self._emitted[report.width] += sum(report.emitted) / len(report.emitted)
+            self._rounds[report.width] += 1
 
 
 def _interpolate(curve: Mapping[int, float], width: int) -> float:

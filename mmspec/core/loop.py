@@ -22,6 +22,7 @@ from mmspec.core.sampling import SamplingParams, draw, process
 from mmspec.core.stats import DecodeStats, RowStats
 from mmspec.core.stopping import FinishReason, Stopping
 from mmspec.core.target import Target
+from mmspec.core.timing import DeviceTimer
 from mmspec.core.verify import AcceptanceRule, RoundContext, Verdict
 
 
@@ -109,9 +110,10 @@ class SpeculativeDecoder:
         with stats.timed("draft"):
             planned = self.controller.plan(limit, len(self._alive))
             draft = self._within_budget(self.drafter.propose(context, planned))
-        before = stats.seconds.get("model", 0.0)
-        with stats.timed("model"):
-            output = self.target.verify(draft, context.highest)
+        timer = DeviceTimer(context.tokens.device)
+        timer.start()
+        output = self.target.verify(draft, context.highest)
+        timer.stop()
         stats.forwards += 1
         with stats.timed("accept"):
             verdict = self.rule(draft, output.logits, context)
@@ -124,7 +126,8 @@ class SpeculativeDecoder:
             self._append(verdict, kept)
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft)]).tolist()
-            self._count(draft.num_nodes, numbers, stats.seconds["model"] - before, verdict)
+            stats.seconds["model"] += timer.seconds()
+            self._count(draft.num_nodes, numbers, timer.seconds(), verdict)
 
     def _within_budget(self, draft: Draft) -> Draft:
         """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""

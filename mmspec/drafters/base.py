@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.controllers import (
+    WIDTHS,
     AIMDController,
     Controller,
     CostAwareController,
@@ -84,7 +85,7 @@ def make_controller(kind: str, width: int, costs: CostCurve, prior: dict[str, fl
         return FixedController(width)
     if kind == "aimd":
         return AIMDController(width=min(6, width), largest=width)
-    curve = {int(w): t for w, t in prior.items()} if prior else {1: 1.0, width: 1.0 + width**0.5 / 2}
+    curve = {int(w): t for w, t in prior.items()} if prior else {w: (1 + w**0.5) / 2 for w in WIDTHS}
     return CostAwareController(costs, curve, largest=width)
 
 

@@ -15,6 +15,7 @@ from diffusers import VQModel
 from mmspec.core.controllers import WIDTHS
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.pipelines.llamagen import LlamaGenPipeline
+from mmspec.pipelines.outputs import ImageOutput
 from mmspec.training.emoji import class_of_names
 from mmspec.training.llamagen import CaptionedDecoder, LlamaGenConfig, evaluate, load_checkpoint, load_dataset
 from mmspec.training.model_card import model_card
@@ -120,7 +121,10 @@ def measure_prior(pipe: LlamaGenPipeline, prompts: Sequence[str]) -> dict[str, f
     try:
         for window in WIDTHS[1:]:
             pipe.drafter = JacobiDrafter(window=window, controller="fixed")
-            rows = pipe(list(prompts), seed=0, output_type="tokens").stats.rows
+            output = pipe(list(prompts), seed=0, output_type="tokens")
+            assert isinstance(output, ImageOutput)
+            assert output.stats is not None
+            rows = output.stats.rows
             prior[str(window)] = round(sum(r.tokens - 1 for r in rows) / sum(r.rounds for r in rows), 2)
     finally:
         pipe.drafter = saved

@@ -95,15 +95,24 @@ def test_cost_aware_with_a_measured_prior_finds_a_width_as_good_as_the_best(mach
     assert reached > 0.93 * best
 
 
+@pytest.mark.parametrize("alpha", [0.6, 0.9])
+def test_cost_aware_leaves_plain_decoding_whatever_it_starts_with(alpha: float) -> None:
+    """A prior that foresees next to nothing at small widths, on a machine where width costs much."""
+    cost = {w: 0.004 + 0.002 * w for w in WIDTHS}
+    _, seconds, tokens = simulate(cost_aware(cost, {1: 1.0, 64: 5.0}), cost, alpha, rounds=400)
+    best = max(expected_rate(w, cost, alpha) for w in WIDTHS)
+    assert tokens / seconds > 0.8 * best  # the time it took to find out included
+
+
 def test_cost_aware_picks_the_right_side_of_a_cliff() -> None:
     widths, _, _ = simulate(cost_aware(MACHINES["cliff"]), MACHINES["cliff"], alpha=0.95, rounds=300)
-    assert set(widths[-50:]) == {8}
+    assert widths[-50:].count(8) >= 45
 
 
 @pytest.mark.parametrize("machine", ["linear", "steep"])  # elsewhere some width costs no more than plain decoding
 def test_cost_aware_falls_back_to_plain_decoding_when_nothing_is_accepted(machine: str) -> None:
     widths, _, _ = simulate(cost_aware(MACHINES[machine]), MACHINES[machine], alpha=0.0, rounds=300)
-    assert set(widths[-100:]) == {1}
+    assert widths[-100:].count(1) >= 90  # the rest are trials
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -113,7 +122,7 @@ def test_cost_aware_is_never_slower_than_plain_decoding_but_for_the_trials(machi
     rounds = 2000
     widths, seconds, tokens = simulate(cost_aware(cost), cost, alpha, rounds)
     plain = tokens * (cost[1] + OVERHEAD)
-    assert seconds < 1.10 * plain, (seconds / plain, {w: widths.count(w) for w in set(widths)})
+    assert seconds < 1.03 * plain, (seconds / plain, {w: widths.count(w) for w in set(widths)})
 
 
 def test_cost_aware_respects_the_limit_also_where_nothing_is_known() -> None:
@@ -148,7 +157,7 @@ def test_unknown_costs_mean_plain_decoding() -> None:
 
 def test_prior_is_interpolated() -> None:
     controller = cost_aware({}, {8: 3.0})
-    tokens = {w: controller._emitted[w] / controller._rounds[w] for w in (1, 4, 8, 64)}
+    tokens = {w: controller.expected(w) for w in (1, 4, 8, 64)}
     assert tokens[1] == 1.0
     assert tokens[4] == pytest.approx(1 + 2 * 3 / 7)
     assert tokens[8] == tokens[64] == 3.0
