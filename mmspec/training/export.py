@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from diffusers import VQModel
 
 from mmspec.training.emoji import class_of_names
 from mmspec.training.llamagen import CaptionedDecoder, LlamaGenConfig, evaluate, load_checkpoint, load_dataset
+from mmspec.training.loop import LoopConfig, read_progress
 from mmspec.training.model_card import model_card
 from mmspec.training.vq import VQConfig
 
@@ -55,7 +56,13 @@ Neither the drawings nor the packages are part of this distribution.
 """
 
 
-def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, assessment: str = "") -> Path:
+def export(
+    config: LlamaGenConfig,
+    vq_config: VQConfig,
+    folder: str | Path,
+    assessment: str = "",
+    first_stage: LlamaGenConfig | None = None,
+) -> Path:
     """Write the averaged model of the newest checkpoint, of a running or a finished training, as a pipeline folder.
 
     Weights are stored in float16. What else is in ``folder``, such as ``model_index.json``, is kept.
@@ -66,6 +73,7 @@ def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, asse
         folder: Where to write ``transformer/``, ``vq/``, ``text_encoder/``, ``tokenizer/``, ``categories.json``,
             ``prompts.json``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the pictures look like.
+        first_stage: The training that ``config.start_from`` names, for the model card.
 
     Raises:
         FileNotFoundError: If either training left nothing to export.
@@ -73,12 +81,17 @@ def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, asse
     folder = Path(folder)
     model, tokenizer, vq, progress = load_checkpoint(config)
     dataset = load_dataset(config, vq)
-    training = {
+    training: dict[str, Any] = {
         "tokenizer": json.loads((vq_config.output / "report.json").read_text()),
         "decoder": {**progress, "drawings": len(dataset.codes), **evaluate(model, dataset, tokenizer, config)},
     }
+    stages = [(config, progress)]
+    if first_stage is not None:
+        training["first_stage"] = read_progress(first_stage.output)
+        stages.insert(0, (first_stage, training["first_stage"]))
+    values = _sizes(model, vq, config) | _measurements(training, vq_config) | _recipe(stages, vq_config, training)
+    card = model_card(values | {"assessment": assessment.strip()})
     folder.mkdir(parents=True, exist_ok=True)
-    card = model_card(_card_values(config, vq_config, training, model, vq) | {"assessment": assessment})
     parts: dict[str, Any] = {"transformer": model.transformer, "vq": vq, "text_encoder": model.text_encoder}
     for name, part in parts.items():
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -94,16 +107,10 @@ def export(config: LlamaGenConfig, vq_config: VQConfig, folder: str | Path, asse
     return folder
 
 
-def _card_values(
-    config: LlamaGenConfig, vq_config: VQConfig, training: dict[str, Any], model: CaptionedDecoder, vq: VQModel
-) -> dict[str, Any]:
-    """What :data:`mmspec.training.model_card.MODEL_CARD` has blanks for, without the assessment."""
-    codes, decoder = training["tokenizer"], training["decoder"]
-    samples = decoder["steps"] * config.batch_size
+def _sizes(model: CaptionedDecoder, vq: VQModel, config: LlamaGenConfig) -> dict[str, Any]:
     return {
         "pixels": vq.config.sample_size,
         "names": len(class_of_names(config.classes)),
-        "drawings": decoder["drawings"],
         "layers": config.num_layers,
         "width": config.hidden_size,
         "grid": model.transformer.config.grid_width,
@@ -115,26 +122,66 @@ def _card_values(
         "pieces": config.text_vocab_size,
         "classes": ", ".join(config.classes),
         "slots": config.condition_length,
-        "samples": samples,
-        "steps": decoder["steps"],
-        "batch_size": config.batch_size,
-        "epochs": samples / decoder["drawings"],
-        "minutes": decoder["minutes"],
-        "vq_minutes": codes["minutes"],
-        "total": (decoder["minutes"] + codes["minutes"]) / 60,
-        "seed": config.seed,
-        "learning_rate": config.learning_rate,
-        "warmup_steps": config.warmup_steps,
-        "weight_decay": config.weight_decay,
-        "average_decay": config.average_decay,
-        **asdict(config.corruption),
+    }
+
+
+def _measurements(training: dict[str, Any], vq_config: VQConfig) -> dict[str, Any]:
+    codes = training["tokenizer"]
+    return {
         "held_out_count": vq_config.num_held_out,
         "held_out_psnr": codes["held_out"]["psnr"],
         "listed_psnr": codes["listed"]["psnr"],
         "codes_used": codes["listed"]["codes_used"],
         "code_entropy": codes["listed"]["entropy_bits"],
-        **{name: decoder[name] for name in ("caption_loss", "caption_accuracy", "caption_entropy_bits")},
+        **training["decoder"],
     }
+
+
+def _recipe(
+    stages: list[tuple[LlamaGenConfig, dict[str, float]]], vq_config: VQConfig, training: dict[str, Any]
+) -> dict[str, Any]:
+    """How the decoder was trained, in numbers, in words for each stage, and as commands."""
+    samples = int(sum(progress["steps"] * config.batch_size for config, progress in stages))
+    minutes = sum(progress["minutes"] for _, progress in stages)
+    vq_minutes = training["tokenizer"]["minutes"]
+    commands = [f"codes = {_call(vq_config, output='runs/vq', minutes=round(vq_minutes, 1))}", "vq.train(codes)"]
+    words = []
+    for number, (config, progress) in enumerate(stages, start=1):
+        fixed: dict[str, Any] = {"output": f"runs/stage-{number}", "vq": "runs/vq/vq", "start_from": None}
+        if number > 1:
+            fixed["start_from"] = f"runs/stage-{number - 1}"
+        commands.append(f"config = {_call(config, **fixed)}")
+        planned, shares = config.minutes, config.corruption
+        stopped = planned is not None and planned - progress["minutes"] > 1
+        commands.append("llamagen.train(config)" + (f"  # stopped after {progress['minutes']:.0f}" if stopped else ""))
+        words.append(
+            f"{number}. {progress['steps']:,.0f} steps of {config.batch_size} in {progress['minutes']:.0f} "
+            f"{f'of {planned:.0f} planned ' if stopped else ''}minutes: "
+            f"{shares.lost:.0%} lost, {shares.suffix:.0%} suffix, {shares.scattered:.0%} scattered, "
+            f"{1 - shares.lost - shares.suffix - shares.scattered:.0%} clean."
+        )
+    return {
+        "samples": samples,
+        "epochs": samples / training["decoder"]["drawings"],
+        "minutes": minutes,
+        "vq_minutes": vq_minutes,
+        "total": (minutes + vq_minutes) / 60,
+        "commands": "\n".join(commands),
+        "stages": "\n".join(words),
+    }
+
+
+def _call(config: LoopConfig, **changes: Any) -> str:
+    """Python that makes ``config`` with ``changes``; settings that have their default value are left out."""
+    defaults = {item.name: item.default for item in fields(config)}
+    values = {name: getattr(config, name) for name in defaults} | {"data": "emoji", "resume": False} | changes
+    shown = [
+        f"    {n}={json.dumps(v) if isinstance(v, str) else repr(v)},"
+        for n, v in values.items()
+        if v != defaults[n] and (v or defaults[n] is not None)
+    ]
+    kind = type(config)
+    return "\n".join([f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}(", *shown, ")"])
 
 
 def _run_in_float32(path: Path) -> None:

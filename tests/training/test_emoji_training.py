@@ -232,18 +232,36 @@ def test_decoder_recipe_learns_and_saves(data: Path, tokenizer_folder: Path, tmp
 
 
 def test_export_writes_half_precision_parts_and_a_card(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
-    config = tiny_llamagen(data, tokenizer_folder, tmp_path / "run", steps=2)
-    llamagen.train(config)
-    folder = export(config, tiny_vq(data, tokenizer_folder.parent), tmp_path / "out", assessment="Blobs.")
-    assert (
-        load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")["norm.weight"].dtype == torch.float16
+    first = tiny_llamagen(data, tokenizer_folder, tmp_path / "first", steps=2)
+    second = replace(
+        first, output=tmp_path / "second", steps=3, start_from=first.output, corruption=Corruption(0.6, 0.1, 0.1)
     )
-    assert "Blobs." in (folder / "README.md").read_text()
+    llamagen.train(first)
+    llamagen.train(second)
+    codes = tiny_vq(data, tokenizer_folder.parent)
+    folder = export(second, codes, tmp_path / "out", assessment="Blobs.", first_stage=first)
+    stored = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    for part, kind in {"transformer": LlamaGenTransformer, "vq": VQModel, "text_encoder": T5EncoderModel}.items():
+        assert next(kind.from_pretrained(folder / part).parameters()).dtype == torch.float32
+    card = (folder / "README.md").read_text()
+    assert "Blobs." in card
+    assert "1. 2 steps of 8" in card
+    assert "2. 3 steps of 8 in 0 minutes: 60% lost" in card
+    assert 'start_from="runs/stage-1"' in card
     assert "Twemoji" in (folder / "NOTICE").read_text()
     assert json.loads((folder / "categories.json").read_text())["0"] == "animal"
-    for part in (LlamaGenTransformer, VQModel, T5EncoderModel):
-        sub = {"LlamaGenTransformer": "transformer", "VQModel": "vq", "T5EncoderModel": "text_encoder"}[part.__name__]
-        assert next(part.from_pretrained(folder / sub).parameters()).dtype == torch.float32
+
+
+def test_second_stage_starts_from_the_newest_weights(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    first = tiny_llamagen(data, tokenizer_folder, tmp_path / "first", learning_rate=5e-3)
+    llamagen.train(first)
+    fresh = tiny_llamagen(data, tokenizer_folder, tmp_path / "fresh", steps=1)
+    llamagen.train(fresh)
+    llamagen.train(replace(fresh, output=tmp_path / "second", start_from=first.output))
+    assert losses(tmp_path / "second")[0] < losses(tmp_path / "fresh")[0]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        llamagen.train(replace(fresh, start_from=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("recipe", ["vq", "llamagen"])
