@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import VQModel
 
 from mmspec.core.controllers import WIDTHS
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.pipelines.llamagen import LlamaGenPipeline
 from mmspec.pipelines.outputs import ImageOutput
-from mmspec.training.emoji import class_of_names
-from mmspec.training.llamagen import CaptionedDecoder, LlamaGenConfig, evaluate, load_checkpoint, load_dataset
+from mmspec.training.llamagen import LlamaGenConfig, evaluate, load_checkpoint, load_dataset
+from mmspec.training.loop import read_progress
 from mmspec.training.model_card import model_card
 from mmspec.training.vq import VQConfig
 
@@ -68,6 +66,7 @@ def export(
     vq_config: VQConfig,
     folder: str | Path,
     assessment: str = "",
+    earlier: Sequence[LlamaGenConfig] = (),
     prompts: Sequence[str] = PROMPTS,
     recommended: dict[str, Any] | None = None,
 ) -> Path:
@@ -80,6 +79,7 @@ def export(
         vq_config: The tokenizer's training; its ``output`` holds ``report.json``.
         folder: Where to write the pipeline, and ``prompts.json``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the pictures look like.
+        earlier: The trainings that this one started from, first to last, for the model card.
         prompts: The fixed prompts of demo, bench and contact sheet.
         recommended: Defaults of a call, by default :data:`RECOMMENDED`.
 
@@ -89,11 +89,13 @@ def export(
     folder = Path(folder)
     model, tokenizer, vq, progress = load_checkpoint(config)
     dataset = load_dataset(config, vq)
-    training = {
+    training: dict[str, Any] = {
         "tokenizer": json.loads((vq_config.output / "report.json").read_text()),
         "decoder": {**progress, "drawings": len(dataset.codes), **evaluate(model, dataset, tokenizer, config)},
     }
-    card = model_card(_card_values(config, vq_config, training, model, vq) | {"assessment": assessment})
+    training["earlier"] = [read_progress(stage.output) for stage in earlier]
+    stages = [*zip(earlier, training["earlier"], strict=True), (config, progress)]
+    card = model_card(model, vq, vq_config, stages, training, assessment)
     pipe = LlamaGenPipeline(
         model.transformer, vq, model.text_encoder, tokenizer,
         class_names=list(config.classes), clean_captions=False, **(RECOMMENDED if recommended is None else recommended),
@@ -129,49 +131,6 @@ def measure_prior(pipe: LlamaGenPipeline, prompts: Sequence[str]) -> dict[str, f
     finally:
         pipe.drafter = saved
     return prior
-
-
-def _card_values(
-    config: LlamaGenConfig, vq_config: VQConfig, training: dict[str, Any], model: CaptionedDecoder, vq: VQModel
-) -> dict[str, Any]:
-    """What :data:`mmspec.training.model_card.MODEL_CARD` has blanks for, without the assessment."""
-    codes, decoder = training["tokenizer"], training["decoder"]
-    samples = decoder["steps"] * config.batch_size
-    return {
-        "pixels": vq.config.sample_size,
-        "names": len(class_of_names(config.classes)),
-        "drawings": decoder["drawings"],
-        "layers": config.num_layers,
-        "width": config.hidden_size,
-        "grid": model.transformer.config.grid_width,
-        "decoder_parameters": model.transformer.num_parameters(),
-        "codes": vq.config.num_vq_embeddings,
-        "code_dim": vq.config.vq_embed_dim,
-        "vq_parameters": vq.num_parameters(),
-        "text_parameters": model.text_encoder.num_parameters(),
-        "pieces": config.text_vocab_size,
-        "classes": ", ".join(config.classes),
-        "slots": config.condition_length,
-        "samples": samples,
-        "steps": decoder["steps"],
-        "batch_size": config.batch_size,
-        "epochs": samples / decoder["drawings"],
-        "minutes": decoder["minutes"],
-        "vq_minutes": codes["minutes"],
-        "total": (decoder["minutes"] + codes["minutes"]) / 60,
-        "seed": config.seed,
-        "learning_rate": config.learning_rate,
-        "warmup_steps": config.warmup_steps,
-        "weight_decay": config.weight_decay,
-        "average_decay": config.average_decay,
-        **asdict(config.corruption),
-        "held_out_count": vq_config.num_held_out,
-        "held_out_psnr": codes["held_out"]["psnr"],
-        "listed_psnr": codes["listed"]["psnr"],
-        "codes_used": codes["listed"]["codes_used"],
-        "code_entropy": codes["listed"]["entropy_bits"],
-        **{name: decoder[name] for name in ("caption_loss", "caption_accuracy", "caption_entropy_bits")},
-    }
 
 
 def _run_in_float32(path: Path) -> None:

@@ -27,6 +27,7 @@ from mmspec.training.captions import Condition, draw_condition, prefix_mask, tok
 from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.emoji import CLASSES, EmojiConfig, listed_emoji, load_emoji
 from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
+from mmspec.training.names import ICONIC
 from mmspec.training.vq import encode
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class LlamaGenConfig(LoopConfig):
         corruption: Shares of samples with a corrupted context.
         start_from: Output folder of an earlier training with the same networks, whose newest weights are the start.
         classes: Classes whose emoji are learnt; their order is the class id.
+        names: Emoji that are learnt, of those that the classes list; empty: all.
 
     Raises:
         ValueError: If a number is out of range.
@@ -62,6 +64,7 @@ class LlamaGenConfig(LoopConfig):
     corruption: Corruption = field(default_factory=Corruption)
     start_from: Path | None = None
     classes: tuple[str, ...] = tuple(CLASSES)
+    names: tuple[str, ...] = ICONIC
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,6 +209,9 @@ def load_dataset(config: LlamaGenConfig, vq: VQModel) -> Dataset:
     """The listed emoji of the configured classes as codes of ``vq``."""
     emoji = load_emoji(EmojiConfig(data=config.data, size=vq.config.sample_size, classes=config.classes))
     chosen, labels = listed_emoji(emoji, config.classes)
+    if config.names:
+        kept = np.isin(chosen.names, config.names)
+        chosen, labels = chosen.select(kept), labels[kept]
     return Dataset(encode(vq, chosen.images), chosen.names, labels, chosen.styles)
 
 
@@ -248,21 +254,50 @@ def train(config: LlamaGenConfig) -> Path:
 def evaluate(
     model: CaptionedDecoder, dataset: Dataset, tokenizer: PreTrainedTokenizerFast, config: LlamaGenConfig
 ) -> dict[str, float]:
-    """Loss in nats, argmax accuracy and entropy in bits per code, under "name, style style" and a clean context."""
-    totals = torch.zeros(3)
+    """How well the training drawings are known under "name, style style".
+
+    ``caption_loss`` (nats), ``caption_accuracy`` and ``caption_entropy_bits`` per code are under the right caption and
+    a clean context. ``other_context_accuracy`` replaces the context by that of another drawing, so only the caption
+    helps; ``other_caption_accuracy`` replaces the caption, so only the context does. A model that draws what it is
+    told, whatever it drew before, has much of the first and little of the second.
+    """
     texts = [f"{n.replace('-', ' ')}, {s} style" for n, s in zip(dataset.names, dataset.styles, strict=True)]
+    totals, seen = dict.fromkeys(_MEASURES, 0.0), 0
     for start in range(0, len(texts), 64):
         codes = dataset.codes[start : start + 64].to(config.device)
-        tokens, mask = tokenize(tokenizer, texts[start : start + 64], config.condition_length)
-        tokens, mask = tokens.to(config.device), mask.to(config.device)
-        no_class = torch.full((len(codes),), -1, device=codes.device)
-        log_probs = model(Batch(tokens, mask, no_class > 0, no_class, codes, codes)).log_softmax(dim=-1)
-        entropy = -(log_probs.exp() * log_probs).sum(dim=-1) / math.log(2)
-        chosen = log_probs.gather(-1, codes[:, :, None])[:, :, 0]
-        correct = (log_probs.argmax(dim=-1) == codes).float()
-        totals += torch.stack([-chosen.sum(), correct.sum(), entropy.sum()]).cpu()
-    loss, accuracy, bits = (totals / dataset.codes.numel()).tolist()
-    return {"caption_loss": loss, "caption_accuracy": accuracy, "caption_entropy_bits": bits}
+        captions = tokenize(tokenizer, texts[start : start + 64], config.condition_length)
+        tokens, mask = (part.to(config.device) for part in captions)
+        null = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+        label = torch.full((len(codes),), -1, device=codes.device)
+
+        def log_probs(tokens: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
+            batch = Batch(tokens, mask, null, label, inputs, inputs)  # noqa: B023 - called within this iteration
+            with torch.compiler.set_stance("force_eager"):  # other shapes than in training
+                return model(batch).log_softmax(dim=-1)
+
+        right = log_probs(tokens, mask, codes)
+        other_context = log_probs(tokens, mask, codes.roll(1, dims=0))
+        other_caption = log_probs(tokens.roll(1, dims=0), mask.roll(1, dims=0), codes)
+        values = (
+            -right.gather(-1, codes[:, :, None]),
+            right.argmax(dim=-1) == codes,
+            -(right.exp() * right).sum(dim=-1) / math.log(2),
+            other_context.argmax(dim=-1) == codes,
+            other_caption.argmax(dim=-1) == codes,
+        )
+        for name, value in zip(_MEASURES, values, strict=True):
+            totals[name] += value.sum().item()
+        seen += codes.numel()
+    return {name: total / seen for name, total in totals.items()}
+
+
+_MEASURES = (
+    "caption_loss",
+    "caption_accuracy",
+    "caption_entropy_bits",
+    "other_context_accuracy",
+    "other_caption_accuracy",
+)
 
 
 def save(model: CaptionedDecoder, tokenizer: PreTrainedTokenizerFast, output: Path) -> Path:

@@ -305,6 +305,15 @@ def restore_average(model: nn.Module, output: Path) -> dict[str, float]:
     state = torch.load(checkpoint_path(output), weights_only=True, map_location="cpu")
     model.load_state_dict(state["model"])
     load_average(model, state["average"])
+    return _summary(state)
+
+
+def read_progress(output: Path) -> dict[str, float]:
+    """Steps and minutes of the checkpoint in ``output``."""
+    return _summary(torch.load(checkpoint_path(output), weights_only=True, map_location="cpu"))
+
+
+def _summary(state: dict[str, Any]) -> dict[str, float]:
     return {"steps": state["progress"]["step"], "minutes": state["progress"]["seconds"] / 60}
 
 

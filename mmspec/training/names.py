@@ -61,6 +61,27 @@ CLASSES: dict[str, str] = {
 }
 """Class name -> its emoji, as the icon packages name them. The order of the classes is their class id."""
 
+_ICONIC = """
+    dog-face cat-face mouse-face cow-face horse-face monkey-face pig-face rabbit-face tiger-face lion bear panda koala
+    fox frog penguin octopus fish tropical-fish turtle butterfly honeybee snail whale elephant owl chicken duck
+    cactus sunflower rose tulip palm-tree evergreen-tree deciduous-tree mushroom four-leaf-clover maple-leaf
+    red-apple green-apple banana strawberry watermelon grapes lemon tangerine cherries pineapple carrot tomato eggplant
+    ear-of-corn pizza hamburger french-fries hot-dog doughnut cookie birthday-cake ice-cream lollipop egg avocado bread
+    cheese-wedge
+    sun rainbow cloud snowman snowflake fire star crescent-moon droplet high-voltage umbrella-with-rain-drops volcano
+    ringed-planet
+    rocket fire-engine automobile bus taxi police-car airplane sailboat bicycle locomotive flying-saucer ambulance
+    house castle tent stop-sign vertical-traffic-light
+    soccer-ball basketball baseball tennis balloon jack-o-lantern wrapped-gift red-heart teddy-bear trophy game-die
+    bullseye
+    key light-bulb alarm-clock crown bell guitar envelope books camera candle hammer glasses magnet gem-stone t-shirt
+    telephone pencil
+    robot ghost skull alien grinning-face smiling-face-with-sunglasses smiling-face-with-heart-eyes crying-face
+    angry-face winking-face clown-face nerd-face pile-of-poo sleeping-face thinking-face blue-heart green-heart
+"""
+ICONIC: tuple[str, ...] = tuple(_ICONIC.split())
+"""The emoji that the embedded decoder learns: few enough to be learnt by heart within the hour on two cores."""
+
 SHORT_FORMS: dict[str, tuple[str, ...]] = {
     "dog-face": ("dog",),
     "cat-face": ("cat",),

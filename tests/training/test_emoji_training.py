@@ -24,7 +24,7 @@ from mmspec.training import captions, emoji, llamagen, vq
 from mmspec.training.corruption import Corruption, corrupt
 from mmspec.training.export import export
 from mmspec.training.loop import checkpoint_path, step_generator
-from mmspec.training.names import CLASSES, SHORT_FORMS
+from mmspec.training.names import CLASSES, ICONIC, SHORT_FORMS
 
 NAMES = {
     "Food & Drink": ["red-apple", "banana"],
@@ -89,6 +89,7 @@ def tiny_llamagen(data: Path, tokenizer_folder: Path, output: Path, **changes: o
         output=output,
         data=data,
         vq=tokenizer_folder,
+        names=(),
         steps=20,
         batch_size=8,
         hidden_size=16,
@@ -134,6 +135,8 @@ def test_missing_archive_names_the_packages(tmp_path: Path, monkeypatch: pytest.
 
 def test_names_are_unique_and_short_forms_unambiguous() -> None:
     listed = [name for names in CLASSES.values() for name in names.split()]
+    assert set(ICONIC) <= set(listed)
+    assert len(set(ICONIC)) == len(ICONIC)
     own = {name.replace("-", " ") for name in listed}
     short = [form for forms in SHORT_FORMS.values() for form in forms]
     assert len(listed) == len(set(listed))
@@ -229,25 +232,40 @@ def test_decoder_recipe_learns_and_saves(data: Path, tokenizer_folder: Path, tmp
 
 
 def test_export_writes_half_precision_parts_and_a_card(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
-    config = tiny_llamagen(data, tokenizer_folder, tmp_path / "run", steps=2)
-    llamagen.train(config)
-    vq_config = tiny_vq(data, tokenizer_folder.parent)
-    folder = export(
-        config, vq_config, tmp_path / "out", assessment="Blobs.", prompts=["key"], recommended={"top_k": 8}
+    first = tiny_llamagen(data, tokenizer_folder, tmp_path / "first", steps=2)
+    second = replace(
+        first, output=tmp_path / "second", steps=3, start_from=first.output, corruption=Corruption(0.6, 0.1, 0.1)
     )
-    assert (
-        load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")["norm.weight"].dtype == torch.float16
-    )
-    assert "Blobs." in (folder / "README.md").read_text()
+    llamagen.train(first)
+    llamagen.train(second)
+    codes = tiny_vq(data, tokenizer_folder.parent)
+    more = {"prompts": ["key"], "recommended": {"top_k": 8}}
+    folder = export(second, codes, tmp_path / "out", assessment="Blobs.", earlier=[first], **more)
+    stored = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    for part, kind in {"transformer": LlamaGenTransformer, "vq": VQModel, "text_encoder": T5EncoderModel}.items():
+        assert next(kind.from_pretrained(folder / part).parameters()).dtype == torch.float32
+    card = (folder / "README.md").read_text()
+    assert "Blobs." in card
+    assert "1. 2 steps of 8" in card
+    assert "2. 3 steps of 8 in 0 minutes: 60% lost" in card
+    assert 'start_from="runs/stage-1"' in card
     assert "Twemoji" in (folder / "NOTICE").read_text()
     pipe = LlamaGenPipeline.from_pretrained(folder)
     assert pipe.config.class_names[0] == "animal"
-    assert pipe.drafter is not None
     assert pipe.drafter.config.prior["64"] >= 1
     assert torch.equal(pipe("key", seed=1).tokens, pipe("key", seed=1, speculate=False).tokens)
-    for part in (LlamaGenTransformer, VQModel, T5EncoderModel):
-        sub = {"LlamaGenTransformer": "transformer", "VQModel": "vq", "T5EncoderModel": "text_encoder"}[part.__name__]
-        assert next(part.from_pretrained(folder / sub).parameters()).dtype == torch.float32
+
+
+def test_second_stage_starts_from_the_newest_weights(data: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    first = tiny_llamagen(data, tokenizer_folder, tmp_path / "first", learning_rate=5e-3)
+    llamagen.train(first)
+    fresh = tiny_llamagen(data, tokenizer_folder, tmp_path / "fresh", steps=1)
+    llamagen.train(fresh)
+    llamagen.train(replace(fresh, output=tmp_path / "second", start_from=first.output))
+    assert losses(tmp_path / "second")[0] < losses(tmp_path / "fresh")[0]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        llamagen.train(replace(fresh, start_from=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("recipe", ["vq", "llamagen"])
