@@ -8,6 +8,7 @@ Symbols: R model rows, P prompt width, N nodes, S slots, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -86,6 +87,9 @@ class CausalLMModel:
         zeros = torch.zeros_like(lengths)
         self.prompt = Prompt(input_ids.shape[1], start=zeros, length=lengths, position_offset=zeros)
         self._cache: HFCache | None = None
+        # renamed within transformers 5
+        named = "cache" in inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if named else "past_key_values"
 
     def prefill(self, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
         self._cache = HFCache(cache, self.model.config.get_text_config().num_hidden_layers)
@@ -97,9 +101,8 @@ class CausalLMModel:
         return TargetOutput(self._forward(tokens, position_ids, mask))
 
     def _forward(self, tokens: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
-        output = self.model(
-            input_ids=tokens, attention_mask=mask, position_ids=position_ids, cache=self._cache, use_cache=True
-        )
+        cache = {self._cache_argument: self._cache}
+        output = self.model(input_ids=tokens, attention_mask=mask, position_ids=position_ids, use_cache=True, **cache)
         return output.logits.float()
 
     def select_rows(self, rows: Tensor) -> None:
