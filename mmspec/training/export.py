@@ -43,7 +43,7 @@ PROMPTS = (
 )
 """The fixed prompts of the contact sheet."""
 
-RECOMMENDED: dict[str, Any] = {"guidance_scale": 3.0, "temperature": 1.0, "top_k": 50}
+RECOMMENDED: dict[str, Any] = {"guidance_scale": 1.5, "temperature": 0.7, "top_k": 50}
 """The defaults of a call."""
 
 NOTICE = """\
