@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from mmspec import LlamaGenPipeline
 from mmspec.models.loading import local_folder
 
-SCALE, COLUMNS, LABEL = 3, 5, 16
+SCALE, COLUMNS, LABEL = 3, 5, 28
 
 
 def main(output: Path) -> None:
@@ -29,7 +29,8 @@ def main(output: Path) -> None:
         left = 8 + number % COLUMNS * (side + 8)
         top = 8 + number // COLUMNS * (side + LABEL + 8)
         sheet.paste(image.resize((side, side), Image.Resampling.LANCZOS), (left, top))
-        draw.text((left + side / 2, top + side + 2), prompt, fill="black", anchor="ma")
+        label = prompt.replace(", ", "\n", 1)
+        draw.multiline_text((left + side / 2, top + side + 2), label, fill="black", anchor="ma", align="center")
     sheet.save(output)
 
 
