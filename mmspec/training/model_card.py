@@ -55,7 +55,7 @@ Run it in float32 on processors. `model_index.json` holds the recommended guidan
 
 ## Training
 
-{samples:,} samples ({epochs:.0f} passes over the drawings) in {minutes:.0f} minutes, after {vq_minutes:.0f} minutes for the tokenizer,
+{samples:,} samples in {minutes:.0f} minutes, after {vq_minutes:.0f} minutes for the tokenizer,
 on two shared cores of a server processor with AMX, bf16 autocast. AdamW, cosine schedule, running average of the
 weights. Commands, about {total:.1f} hours; each can be interrupted and resumed:
 
@@ -64,7 +64,6 @@ from mmspec.training import export, llamagen, vq
 from mmspec.training.corruption import Corruption
 
 {commands}
-export.export(config, codes, "emoji-t2i", earlier=stages)
 ```
 
 The result depends on how fast the machine is, because the limits are minutes; give `steps` instead to get the same
@@ -177,19 +176,22 @@ def _recipe(stages: Sequence[Stage], vq_config: VQConfig, training: dict[str, An
         fixed: dict[str, Any] = {"output": f"runs/stage-{number}", "vq": "runs/vq/vq", "start_from": None}
         if number > 1:
             fixed["start_from"] = f"runs/stage-{number - 1}"
-        commands.append(f"config = {_call(config, **fixed)}")
+        commands.append(f"stage_{number} = {_call(config, **fixed)}")
         planned, shares = config.minutes, config.corruption
         stopped = planned is not None and planned - progress["minutes"] > 1
-        commands.append("llamagen.train(config)" + (f"  # stopped after {progress['minutes']:.0f}" if stopped else ""))
+        commands.append(
+            f"llamagen.train(stage_{number})" + (f"  # stopped after {progress['minutes']:.0f}" if stopped else "")
+        )
         words.append(
             f"{number}. {progress['steps']:,.0f} steps of {config.batch_size} in {progress['minutes']:.0f} "
             f"{f'of {planned:.0f} planned ' if stopped else ''}minutes: "
             f"{shares.lost:.0%} lost, {shares.suffix:.0%} suffix, {shares.scattered:.0%} scattered, "
             f"{1 - shares.lost - shares.suffix - shares.scattered:.0%} clean; {len(config.names) or 'all listed'} emoji."
         )
+    earlier = ", ".join(f"stage_{number}" for number in range(1, len(stages)))
+    commands.append(f'export.export(stage_{len(stages)}, codes, "emoji-t2i", earlier=[{earlier}])')
     return {
         "samples": samples,
-        "epochs": samples / training["decoder"]["drawings"],
         "minutes": minutes,
         "vq_minutes": vq_minutes,
         "total": (minutes + vq_minutes) / 60,
