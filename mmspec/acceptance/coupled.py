@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance
 from mmspec.core.draft import Draft
-from mmspec.core.sampling import draw, process
+from mmspec.core.sampling import draw_token
 from mmspec.core.verify import Guarantee, RoundContext, Verdict, follow_target
 
 
@@ -28,7 +28,7 @@ def target_choice(draft: Draft, logits: Tensor, context: RoundContext) -> Tensor
     else:  # nodes of one depth share an order index, hence their noise
         by_depth = context.target_noise(draft.num_nodes)
         gumbel = by_depth.gather(1, draft.depth[..., None].expand(-1, -1, by_depth.shape[-1]))
-    return draw(process(logits, context.sampling), gumbel)
+    return draw_token(logits, context.sampling, gumbel)
 
 
 class CoupledAcceptance(Acceptance):

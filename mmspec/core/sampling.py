@@ -85,6 +85,17 @@ def _keep_mass(scores: Tensor, mass: float) -> Tensor:
     return scores.masked_fill(drop, -torch.inf)
 
 
+def draw_token(logits: Tensor, params: SamplingParams, gumbel: Tensor) -> Tensor:
+    """``draw(process(logits, params), gumbel)``, without forming the truncated law where the draw lies inside anyway."""
+    only_top_k = params.top_k > 0 and params.top_p == 1 and params.min_p == 0
+    if only_top_k and logits.device.type == "cpu":  # elsewhere the test would cost a synchronisation
+        token = (logits / max(params.temperature, 1e-5) + gumbel).argmax(-1)
+        above = (logits > logits.gather(-1, token[..., None])).sum(-1)
+        if bool((above < params.top_k).all()):
+            return token
+    return draw(process(logits, params), gumbel)
+
+
 def draw(scores: Tensor, gumbel: Tensor) -> Tensor:
     """Draw from exp(``scores``) (..., V), not necessarily normalised, with ``gumbel`` (..., V): token ids (...).
 

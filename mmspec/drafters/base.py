@@ -86,7 +86,8 @@ def make_controller(kind: str, width: int, costs: CostCurve, prior: dict[str, fl
     if kind == "aimd":
         return AIMDController(width=min(6, width), largest=width)
     curve = {int(w): t for w, t in prior.items()} if prior else {w: (1 + w**0.5) / 2 for w in WIDTHS}
-    return CostAwareController(costs, curve, largest=width)
+    # a measured prior is worth more than the few rounds of one picture
+    return CostAwareController(costs, curve, largest=width, weight=64.0 if prior else 8.0)
 
 
 def check_controller(kind: str) -> None:

@@ -100,7 +100,7 @@ def export(
         model.transformer, vq, model.text_encoder, tokenizer,
         class_names=list(config.classes), clean_captions=False, **(RECOMMENDED if recommended is None else recommended),
     )  # fmt: skip
-    pipe.drafter = JacobiDrafter(prior=measure_prior(pipe, prompts))
+    pipe.drafter = JacobiDrafter(initializer="uniform", prior=measure_prior(pipe, prompts))
     for part in (model.transformer, vq, model.text_encoder):
         part.to(torch.float16)
     for name in pipe.components:
@@ -122,7 +122,7 @@ def measure_prior(pipe: LlamaGenPipeline, prompts: Sequence[str]) -> dict[str, f
     saved, prior = pipe.drafter, {"1": 1.0}
     try:
         for window in WIDTHS[1:]:
-            pipe.drafter = JacobiDrafter(window=window, controller="fixed")
+            pipe.drafter = JacobiDrafter(window=window, initializer="uniform", controller="fixed")
             output = pipe(list(prompts), seed=0, output_type="tokens")
             assert isinstance(output, ImageOutput)
             assert output.stats is not None

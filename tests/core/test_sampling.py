@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from mmspec.core.sampling import SamplingParams, draw, process
+from mmspec.core.sampling import SamplingParams, draw, draw_token, process
 
 
 def test_filter_equals_the_reference(golden: Path) -> None:
@@ -117,3 +117,15 @@ def test_top_k_above_the_vocabulary_is_refused_with_both_numbers() -> None:
         SamplingParams(top_k=9).check_vocabulary(8)
     SamplingParams(top_k=8).check_vocabulary(8)
     SamplingParams(top_k=0).check_vocabulary(8)
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 3, 8])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_shortcut_draws_what_the_truncated_law_draws(top_k: int, temperature: float) -> None:
+    generator = torch.Generator().manual_seed(top_k)
+    logits = torch.randn(200, 4, 8, generator=generator).round(decimals=1)  # with ties
+    gumbel = -torch.rand(200, 4, 8, generator=generator).log().neg().log()
+    params = SamplingParams(temperature=temperature, top_k=top_k)
+    for rows in (slice(None), slice(0, 1)):  # one row mostly takes the shortcut, all of them mostly do not
+        expected = draw(process(logits[rows], params), gumbel[rows])
+        assert torch.equal(draw_token(logits[rows], params, gumbel[rows]), expected)
