@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], repeats: int = 9) -> ForwardTimes:
+def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], turns: int = 3, repeats: int = 4) -> ForwardTimes:
     """Time the target's forward on half a picture of cache, which is the mean length over a run.
 
-    The widths take turns, so that a disturbance hits all of them; the median of each counts.
+    The widths take turns of a few forwards each, so that a disturbance hits all of them and a forward meets the
+    processor's caches as those of its own width leave them, which is how a decoding loop runs; the median counts.
     """
     target, total = _open_target(pipe, item, max(widths))
     prefill = []
@@ -38,13 +39,14 @@ def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], repeats: in
     target.cache.lengths = target.cache.lengths + total // 2  # what lies in those slots does not change the time
     tokens = torch.zeros(len(logits), max(widths), dtype=torch.long, device=logits.device)
     seconds: dict[int, list[float]] = {width: [] for width in widths}
-    for turn in range(repeats + 1):
+    for _ in range(turns):
         for width in widths:
             draft = Draft(tokens[:, :width], DraftLaw.DETERMINISTIC)
-            start = _now(pipe)
-            target.verify(draft, total // 2 + 1)
-            if turn:  # the first turn warms up
-                seconds[width].append(_now(pipe) - start)
+            for repeat in range(repeats + 1):
+                start = _now(pipe)
+                target.verify(draft, total // 2 + 1)
+                if repeat:  # the first one follows another width, which a decoding loop seldom does
+                    seconds[width].append(_now(pipe) - start)
     return ForwardTimes(median(prefill), {width: median(values) for width, values in seconds.items()})
 
 
