@@ -107,6 +107,9 @@ def export(
         shutil.rmtree(folder / name, ignore_errors=True)
     pipe.save_pretrained(folder)
     _run_in_float32(folder / "text_encoder" / "config.json")
+    vq_settings = json.loads((folder / "vq" / "config.json").read_text())
+    vq_settings.pop("_name_or_path", None)  # the folder of the training run, which is nobody's business
+    _write(folder / "vq" / "config.json", vq_settings)
     _write(folder / "training.json", training)
     _write(folder / "prompts.json", list(prompts))
     (folder / "README.md").write_text(card)
