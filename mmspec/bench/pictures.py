@@ -62,7 +62,7 @@ def bar_chart(
     draw = ImageDraw.Draw(canvas)
     draw.text((_MARGIN, 4), title, fill="black", font=font)
     place = _MARGIN
-    for colour, name in zip(_COLOURS, series, strict=False):
+    for colour, name in zip(_COLOURS[: len(series)], series, strict=True):
         draw.rectangle((place, _LINE + 10, place + 10, _LINE + 20), fill=colour)
         draw.text((place + 16, _LINE + 6), name, fill="black", font=font)
         place += 16 + int(font.getlength(name)) + 3 * _MARGIN
@@ -70,7 +70,7 @@ def bar_chart(
     for row, name in enumerate(names):
         top = head + row * block
         draw.text((_MARGIN, top + (block - gap - _LINE) // 2), name, fill="black", font=font)
-        for number, (colour, values) in enumerate(zip(_COLOURS, series.values(), strict=False)):
+        for number, (colour, values) in enumerate(zip(_COLOURS[: len(series)], series.values(), strict=True)):
             y = top + number * bar
             draw.rectangle((left, y, left + values[row] * unit, y + bar - 2), fill=colour)
             draw.text((left + values[row] * unit + 4, y - 2), f"{values[row]:.2f}", fill="black", font=font)
