@@ -1,8 +1,8 @@
 """Named methods: a drafter's settings and an acceptance rule.
 
 The Jacobi methods differ in one thing at a time: window and controller, coupling and rule, or initialiser. All that is
-not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the ``mix`` initialiser and the
-coupled rule.
+not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the initialiser that
+the checkpoint recommends and the coupled rule.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.verify import Guarantee
 from mmspec.drafters import DRAFTERS
 from mmspec.drafters.initializers import INITIALIZERS
+from mmspec.drafters.jacobi import JacobiDrafter
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,13 @@ class Method:
         """Drafter and rule, given those that the checkpoint came with."""
         if self.default:
             return saved_drafter or DRAFTERS.create("jacobi"), saved_rule or CoupledAcceptance()
-        drafter = None if self.drafter is None else DRAFTERS.create(self.drafter, **self.settings)
-        return drafter, ACCEPTANCE_RULES.create(self.rule)
+        rule = ACCEPTANCE_RULES.create(self.rule)
+        if self.drafter is None:
+            return None, rule
+        settings = self.settings
+        if self.drafter == "jacobi" and isinstance(saved_drafter, JacobiDrafter):
+            settings = {"initializer": saved_drafter.config.initializer, "mix": saved_drafter.config.mix} | settings
+        return DRAFTERS.create(self.drafter, **settings), rule
 
 
 def _jacobi(name: str, rule: str = "coupled", window: int = 64, **settings: Any) -> Method:

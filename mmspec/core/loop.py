@@ -155,7 +155,7 @@ class SpeculativeDecoder:
         self._buffer.scatter_(1, columns, verdict.tokens)
         context.generated = context.generated + kept
         context.rounds = context.rounds + 1
-        context.root = verdict.tokens.gather(1, kept[:, None] - 1)[:, 0]
+        context.root = verdict.next_token  # of rows that go on; those that were cut short are over
 
     def _count(self, width: int, numbers: list[list[int]], seconds: float, verdict: Verdict) -> None:
         accepted, kept, reason, drafted = numbers

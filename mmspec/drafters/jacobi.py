@@ -131,14 +131,15 @@ class JacobiSession:
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         redrawn, log_p = self._redraw(context, draft, output.logits, verdict)
         # node n guesses the n-th token after the root; guesses beyond this draft stay as they were
-        self.slots = torch.cat([redrawn, self.slots[:, draft.num_nodes :]], dim=1)
-        known = self.filled.clamp_min(draft.num_nodes)
+        whole = self.slots.shape[1] <= draft.num_nodes
+        self.slots = redrawn if whole else torch.cat([redrawn, self.slots[:, draft.num_nodes :]], dim=1)
         if self.log_q is not None and log_p is not None:
-            self.log_q = torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
+            self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
             self.last_scores = process(output.logits[:, -1], context.sampling)
-        self._shift(verdict.num_accepted + 1)
-        self.filled = (known - verdict.num_accepted - 1).clamp_min(0)
+        by = verdict.num_accepted + 1
+        self._shift(by)
+        self.filled = draft.num_nodes - by if whole else (self.filled.clamp_min(draft.num_nodes) - by).clamp_min(0)
 
     def _redraw(
         self, context: RoundContext, draft: Draft, logits: Tensor, verdict: Verdict
