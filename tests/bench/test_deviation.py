@@ -6,9 +6,11 @@ import torch
 from mmspec.bench.deviation import code_distance, colour_distance
 
 
-def _tokens(seed: int, weights: list[float]) -> torch.Tensor:
+def _tokens(seed: int, weights: list[int]) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.multinomial(torch.tensor(weights), 200 * 9, replacement=True, generator=generator).view(200, 9)
+    return torch.multinomial(torch.tensor(weights).float(), 200 * 9, replacement=True, generator=generator).view(
+        200, 9
+    )
 
 
 def test_code_distance_tells_laws_apart() -> None:
