@@ -26,7 +26,7 @@ from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
-from mmspec.core.sampling import draw, process
+from mmspec.core.sampling import draw, draw_by_inversion, process
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict, residual
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
@@ -152,14 +152,15 @@ class JacobiSession:
         nodes = torch.arange(draft.num_nodes, device=logits.device)
         if self.coupling == "gumbel":
             return draw(scores, context.target_noise(draft.num_nodes)), log_p
-        fresh = context.noise.gumbel(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + nodes)
+        fresh = context.noise.uniform(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + nodes)
+        p = scores.softmax(-1) if log_p is None else log_p.exp()
         if self.coupling == "independent" or draft.log_q is None:
-            return draw(scores, fresh), log_p
+            return draw_by_inversion(p, fresh), log_p
         assert log_p is not None
-        return self._keep_or_redraw(context, draft, log_p, fresh), log_p
+        return self._keep_or_redraw(context, draft, log_p, p, fresh), log_p
 
     @staticmethod
-    def _keep_or_redraw(context: RoundContext, draft: Draft, log_p: Tensor, fresh: Tensor) -> Tensor:
+    def _keep_or_redraw(context: RoundContext, draft: Draft, log_p: Tensor, p: Tensor, fresh: Tensor) -> Tensor:
         """Maximal coupling: keep x with probability min(1, p / q), else draw from [p - q]+; (B, N)."""
         assert draft.log_q is not None
         count = draft.num_nodes - 1
@@ -167,9 +168,9 @@ class JacobiSession:
         log_ratio = (log_p[:, :count].gather(-1, old) - draft.log_q[:, :count].gather(-1, old))[..., 0]
         nodes = torch.arange(count, device=log_p.device)
         keep = context.noise.uniform(Stream.AUXILIARY, context.rounds[:, None], nodes[None]).log() < log_ratio
-        other = draw(residual(log_p[:, :count].exp(), draft.log_q[:, :count].exp()).log(), fresh[:, :count])
-        last = draw(log_p[:, count:], fresh[:, count:])
-        return torch.cat([torch.where(keep, old[..., 0], other), last], dim=1)
+        laws = torch.cat([residual(p[:, :count], draft.log_q[:, :count].exp()), p[:, count:]], dim=1)
+        drawn = draw_by_inversion(laws, fresh)
+        return torch.cat([torch.where(keep, old[..., 0], drawn[:, :count]), drawn[:, count:]], dim=1)
 
     def _shift(self, by: Tensor) -> None:
         """Move each row's window ``by`` (B,) places to the left; what comes in at the end is not filled."""
