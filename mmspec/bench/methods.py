@@ -1,8 +1,8 @@
 """Named methods: a drafter's settings and an acceptance rule, or a schedule.
 
 The Jacobi methods differ in one thing at a time: window and controller, coupling and rule, or initialiser. All that is
-not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the ``mix`` initialiser and the
-coupled rule.
+not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the initialiser that
+the checkpoint recommends and the coupled rule.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.verify import Guarantee
 from mmspec.drafters import DRAFTERS
 from mmspec.drafters.initializers import INITIALIZERS
+from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.schedules import SCHEDULES
 
 
@@ -58,9 +59,16 @@ class Method:
         """The parts, given those that the checkpoint came with."""
         if self.default:
             return Parts(saved.drafter or DRAFTERS.create("jacobi"), saved.rule or CoupledAcceptance(), saved.schedule)
-        drafter = None if self.drafter is None else DRAFTERS.create(self.drafter, **self.settings)
-        schedule = None if self.schedule is None else SCHEDULES.create(self.schedule, **self.settings)
-        return Parts(drafter, ACCEPTANCE_RULES.create(self.rule), schedule)
+        rule = ACCEPTANCE_RULES.create(self.rule)
+        if self.schedule is not None:
+            return Parts(None, rule, SCHEDULES.create(self.schedule, **self.settings))
+        if self.drafter is None:
+            return Parts(None, rule)
+        settings = self.settings
+        if self.drafter == "jacobi" and isinstance(saved.drafter, JacobiDrafter):
+            chosen = {name: saved.drafter.config[name] for name in ("initializer", "mix")}
+            settings = chosen | settings
+        return Parts(DRAFTERS.create(self.drafter, **settings), rule)
 
 
 def _jacobi(name: str, rule: str = "coupled", window: int = 64, **settings: Any) -> Method:

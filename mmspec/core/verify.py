@@ -96,7 +96,7 @@ def first_rejection(accepted: Tensor, valid: Tensor | None) -> Tensor:
     """Length of the accepted prefix (B,) of a chain whose draft tokens have verdicts ``accepted`` (B, K)."""
     if valid is not None:
         accepted = accepted & valid
-    return accepted.long().cumprod(-1).sum(-1)
+    return accepted.cumprod(-1).sum(-1)
 
 
 def chain_verdict(draft: Draft, num_accepted: Tensor, next_token: Tensor) -> Verdict:

@@ -42,6 +42,7 @@ class Initializer:
             )
         self.kind, self.vocab_size, self.row_length, self.mix = kind, vocab_size, row_length, mix
         self.needs_scores = kind == "law"
+        self._copies: Tensor | None = None  # (B, order indices), hashed once for many rounds
 
     def __call__(
         self, context: RoundContext, slots: Tensor, filled: Tensor, count: int, scores: Tensor | None, needs_law: bool
@@ -59,35 +60,51 @@ class Initializer:
         copied = self._copy(context, slots, filled, count)
         if self.kind != "mix":
             return copied, self._one_hot_law(copied, 0.0) if needs_law else None
-        # keyed by the slot, not by the round: a guess stays the same however often it is made
-        place = context.generated[:, None] + torch.arange(count, device=slots.device)
-        use_copy = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1)) >= self.mix
-        guesses = torch.where(use_copy, copied, self._uniform(context, count))
+        guesses = torch.where(self._uses_copy(context, count), copied, self._uniform(context, count))
         return guesses, self._one_hot_law(copied, self.mix) if needs_law else None
+
+    def _uses_copy(self, context: RoundContext, count: int) -> Tensor:
+        """Whether ``mix`` copies at each of the first ``count`` slots (B, C)."""
+        if self._copies is None or self._copies.shape[1] < context.highest + count:
+            # keyed by the slot, not by the round: a guess stays the same however often it is made
+            place = torch.arange(2 * (context.highest + count), device=context.root.device)[None]
+            uniform = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1))
+            self._copies = uniform >= self.mix
+        if context.lowest == context.highest:
+            return self._copies[:, context.lowest : context.lowest + count]
+        place = context.generated[:, None] + torch.arange(count, device=context.root.device)
+        return self._copies.gather(1, place)
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows``."""
+        if self._copies is not None:
+            self._copies = self._copies[rows]
 
     def _copy(self, context: RoundContext, slots: Tensor, filled: Tensor, count: int) -> Tensor:
         """Token of the nearest known neighbour of each of the first ``count`` slots (B, C)."""
-        place = context.generated[:, None] + torch.arange(count, device=slots.device)  # (B, C) order index
-        known = (context.generated + filled)[:, None]  # first unknown order index
-        source = (known - 1).expand_as(place)
-        if self.row_length is not None:
-            if self.kind == "copy-left":  # a row that begins beyond the known part starts with the token above
-                anchor = place - place % self.row_length
-                above = anchor - self.row_length * torch.div(
-                    anchor - known + self.row_length, self.row_length, rounding_mode="floor"
-                )
-                source = torch.where(anchor >= known, above, source)
-            else:
-                up = place - self.row_length * torch.div(
-                    place - known + self.row_length, self.row_length, rounding_mode="floor"
-                )
-                source = torch.where(up >= 0, up, source)
-            source = torch.where(source >= 0, source, known - 1)
-        committed = context.tokens.gather(1, source.clamp(0, context.tokens.shape[1] - 1))
-        if slots.shape[1] == 0:
-            return committed
-        guessed = slots.gather(1, (source - context.generated[:, None]).clamp(0, slots.shape[1] - 1))
-        return torch.where(source < context.generated[:, None], committed, guessed)
+        length = self.row_length or 1  # rows of one token: what is above is what came before
+        slot = torch.arange(count, device=slots.device)
+        ahead = (slot - filled[:, None]).clamp_min_(0)  # (B, C) places behind the first unknown one
+        if self.kind == "copy-left" and self.row_length is not None:
+            # a row that begins beyond the known part starts with the token above, all else repeats the last token
+            column = (context.generated[:, None] + slot) % length
+            anchor = ahead - column
+            above = slot - column - length * (torch.div(anchor, length, rounding_mode="floor") + 1)
+            source = torch.where(anchor >= 0, above, filled[:, None] - 1)
+        else:
+            source = slot - length * (torch.div(ahead, length, rounding_mode="floor") + 1)
+        if context.lowest < length:  # nothing is above the first row
+            source = torch.where(source < -context.generated[:, None], filled[:, None] - 1, source)
+        history = torch.cat([self._newest(context, length), slots], dim=1)
+        return history.gather(1, source + length)
+
+    @staticmethod
+    def _newest(context: RoundContext, count: int) -> Tensor:
+        """The ``count`` last committed tokens of each row (B, count); what lies before the first one is undefined."""
+        if context.lowest == context.highest >= count:
+            return context.tokens[:, context.lowest - count : context.lowest]
+        place = context.generated[:, None] + torch.arange(-count, 0, device=context.tokens.device)
+        return context.tokens.gather(1, place.clamp_min_(0))
 
     @staticmethod
     def _uniform(context: RoundContext, count: int) -> Tensor:

@@ -116,7 +116,8 @@ class JacobiSession:
             guesses, log_q = self.initializer(
                 context, self.slots, self.filled, count, self.last_scores, self.needs_law
             )
-            self.slots[:, :count] = torch.where(empty, guesses, self.slots[:, :count])
+            guesses = torch.where(empty, guesses, self.slots[:, :count])
+            self.slots = torch.cat([guesses, self.slots[:, count:]], dim=1) if self.slots.shape[1] > count else guesses
             if self.log_q is not None and log_q is not None:
                 self.log_q[:, :count] = torch.where(empty[..., None], log_q, self.log_q[:, :count])
         tokens = torch.cat([context.root[:, None], self.slots[:, :count]], dim=1)
@@ -130,14 +131,15 @@ class JacobiSession:
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         redrawn, log_p = self._redraw(context, draft, output.logits, verdict)
         # node n guesses the n-th token after the root; guesses beyond this draft stay as they were
-        self.slots = torch.cat([redrawn, self.slots[:, draft.num_nodes :]], dim=1)
-        known = self.filled.clamp_min(draft.num_nodes)
+        whole = self.slots.shape[1] <= draft.num_nodes
+        self.slots = redrawn if whole else torch.cat([redrawn, self.slots[:, draft.num_nodes :]], dim=1)
         if self.log_q is not None and log_p is not None:
-            self.log_q = torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
+            self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
             self.last_scores = process(output.logits[:, -1], context.sampling)
-        self._shift(verdict.num_accepted + 1)
-        self.filled = (known - verdict.num_accepted - 1).clamp_min(0)
+        by = verdict.num_accepted + 1
+        self._shift(by)
+        self.filled = draft.num_nodes - by if whole else (self.filled.clamp_min(draft.num_nodes) - by).clamp_min(0)
 
     def _redraw(
         self, context: RoundContext, draft: Draft, logits: Tensor, verdict: Verdict
@@ -179,6 +181,7 @@ class JacobiSession:
 
     def select_rows(self, rows: Tensor) -> None:
         self.slots, self.filled = self.slots[rows], self.filled[rows]
+        self.initializer.select_rows(rows)
         if self.log_q is not None:
             self.log_q = self.log_q[rows]
         if self.last_scores is not None:
