@@ -90,11 +90,12 @@ class SpeculativeDecoder:
 
         self.tokens = torch.zeros(num_rows, self.stopping.max_new_tokens, dtype=torch.long, device=device)
         self.tokens[:, 0] = first
+        self._open_buffer(self.tokens)
         self.lengths = [1] * num_rows
         self.stats.rows = [RowStats(tokens=1) for _ in range(num_rows)]
         _, reason = self.stopping.truncate(first[:, None], zeros + 1, zeros)
         self.context = RoundContext(
-            tokens=self.tokens.clone(), generated=zeros + 1, rounds=zeros.clone(), root=first,
+            tokens=self._buffer[:, :-1], generated=zeros + 1, rounds=zeros.clone(), root=first,
             noise=self.noise, sampling=self.sampling, lowest=1, highest=1,
         )  # fmt: skip
         self._alive = list(range(num_rows))  # original numbers of the rows that are still decoded
@@ -117,7 +118,9 @@ class SpeculativeDecoder:
         stats.forwards += 1
         with stats.timed("accept"):
             verdict = self.rule(draft, output.logits, context)
-            kept, reason = self.stopping.truncate(verdict.tokens, verdict.num_accepted + 1, context.generated)
+            kept, reason = self.stopping.truncate(
+                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest
+            )
         with stats.timed("draft"):
             self.drafter.observe(context, draft, output, verdict)
         with stats.timed("commit"):
@@ -125,7 +128,7 @@ class SpeculativeDecoder:
             self.target.commit(verdict, kept)
             self._append(verdict, kept)
             # the one host synchronisation of a round
-            numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft)]).tolist()
+            numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft, kept)]).tolist()
             stats.seconds["model"] += timer.seconds()
             self._count(draft.num_nodes, numbers, timer.seconds(), verdict)
 
@@ -138,19 +141,18 @@ class SpeculativeDecoder:
         return draft
 
     @staticmethod
-    def _drafted(draft: Draft) -> Tensor:
+    def _drafted(draft: Draft, like: Tensor) -> Tensor:
         """Depth of the deepest draft node of each row (B,)."""
+        if draft.is_chain and draft.valid is None:
+            return torch.full_like(like, draft.num_nodes - 1)
         depth = draft.depth if draft.valid is None else draft.depth * draft.valid
         return depth.amax(-1)
 
     def _append(self, verdict: Verdict, kept: Tensor) -> None:
         context = self.context
         place = torch.arange(verdict.tokens.shape[1], device=kept.device)
-        fresh = place < kept[:, None]
-        # unused places write to the last column what it holds already, or will hold
-        columns = torch.where(fresh, context.generated[:, None] + place, context.tokens.shape[1])
-        padded = torch.cat([context.tokens, context.tokens[:, :1]], dim=1)
-        context.tokens = padded.scatter_(1, columns, verdict.tokens)[:, :-1]
+        columns = torch.where(place < kept[:, None], context.generated[:, None] + place, context.tokens.shape[1])
+        self._buffer.scatter_(1, columns, verdict.tokens)
         context.generated = context.generated + kept
         context.rounds = context.rounds + 1
         context.root = verdict.tokens.gather(1, kept[:, None] - 1)[:, 0]
@@ -166,13 +168,13 @@ class SpeculativeDecoder:
         if verdict.step_tv is not None:
             self.stats.step_tv_sum += float(verdict.step_tv.sum())
             self.stats.step_tv_max = max(self.stats.step_tv_max, float(verdict.step_tv.max()))
+        self._write_back()
         self.controller.observe(RoundReport(width, kept, seconds))
         self._drop([place for place, code in enumerate(reason) if not code])
 
     def _drop(self, running: list[int]) -> None:
-        """Write the rows back to the output and go on with those at the places ``running``."""
+        """Go on with the rows at the places ``running``."""
         context = self.context
-        self.tokens[torch.tensor(self._alive, device=self.tokens.device)] = context.tokens
         if len(running) < len(self._alive):
             self._alive = [self._alive[place] for place in running]
             if not running:
@@ -180,10 +182,22 @@ class SpeculativeDecoder:
             rows = torch.tensor(running, device=self.tokens.device)
             for part in (self.target, self.drafter, self.noise):
                 part.select_rows(rows)
-            for name in ("tokens", "generated", "rounds", "root"):
+            for name in ("generated", "rounds", "root"):
                 setattr(context, name, getattr(context, name)[rows])
+            self._open_buffer(context.tokens[rows])
+            context.tokens = self._buffer[:, :-1]
         lengths = [self.lengths[row] for row in self._alive]
         context.lowest, context.highest = min(lengths), max(lengths)
+
+    def _open_buffer(self, tokens: Tensor) -> None:
+        """Keep the ``tokens`` (B, M) of the running rows with one more column, to which unused places are written."""
+        self._buffer = torch.nn.functional.pad(tokens, (0, 1))
+
+    def _write_back(self) -> None:
+        if len(self._alive) == len(self.tokens):
+            self.tokens.copy_(self.context.tokens)
+        else:
+            self.tokens[torch.tensor(self._alive, device=self.tokens.device)] = self.context.tokens
 
     def _progress(self) -> Progress:
         return Progress(self.tokens, list(self.lengths), finished=not self._alive)

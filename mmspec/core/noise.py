@@ -36,13 +36,13 @@ _MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
     # torch's >> is arithmetic on int64, the hash needs the logical shift
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift_right(z, 30)) * _MULTIPLIERS[0]
-    z = (z ^ _shift_right(z, 27)) * _MULTIPLIERS[1]
-    return z ^ _shift_right(z, 31)
+    z = (z ^ _shift_right(z, 30)).mul_(_MULTIPLIERS[0])
+    z = z.bitwise_xor_(_shift_right(z, 27)).mul_(_MULTIPLIERS[1])
+    return z.bitwise_xor_(_shift_right(z, 31))
 
 
 def hash_keys(seeds: Tensor, *keys: Tensor | int) -> Tensor:
@@ -58,7 +58,7 @@ def to_uniform(words: Tensor) -> Tensor:
     """Map 64-bit words to the open interval (0, 1), float64 (float32 on devices without it)."""
     if words.device.type == "mps":  # no float64 there; 23 bits keep the half step exact in float32
         return (_shift_right(words, 41).float() + 0.5) * 2.0**-23
-    return (_shift_right(words, 12).double() + 0.5) * 2.0**-52
+    return _shift_right(words, 12).double().add_(0.5).mul_(2.0**-52)
 
 
 def to_gumbel(words: Tensor) -> Tensor:

@@ -48,17 +48,22 @@ class Stopping:
         if self.max_new_tokens < 1:
             raise ValueError(f"`max_new_tokens` must be at least 1, got {self.max_new_tokens}.")
 
-    def truncate(self, tokens: Tensor, num_committed: Tensor, generated: Tensor) -> tuple[Tensor, Tensor]:
+    def truncate(
+        self, tokens: Tensor, num_committed: Tensor, generated: Tensor, highest: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Cut the committed run of each row at its end.
 
         Args:
             tokens: Committed tokens (B, C); entries from ``num_committed`` on are undefined.
             num_committed: Tokens that the verdict would commit (B,).
             generated: Tokens of each row before this round (B,).
+            highest: The largest of ``generated`` where the host knows it; saves the work far from the end.
 
         Returns:
             Tokens to keep (B,) and the :class:`FinishReason` of each row (B,).
         """
+        if not self.stop_tokens and highest is not None and highest + tokens.shape[1] < self.max_new_tokens:
+            return num_committed, torch.zeros_like(num_committed)
         kept = torch.minimum(num_committed, self.max_new_tokens - generated)
         reason = torch.where(
             generated + kept >= self.max_new_tokens,

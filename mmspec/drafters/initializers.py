@@ -42,6 +42,7 @@ class Initializer:
             )
         self.kind, self.vocab_size, self.row_length, self.mix = kind, vocab_size, row_length, mix
         self.needs_scores = kind == "law"
+        self._copies: Tensor | None = None  # (B, order indices), hashed once for many rounds
 
     def __call__(
         self, context: RoundContext, slots: Tensor, filled: Tensor, count: int, scores: Tensor | None, needs_law: bool
@@ -59,11 +60,25 @@ class Initializer:
         copied = self._copy(context, slots, filled, count)
         if self.kind != "mix":
             return copied, self._one_hot_law(copied, 0.0) if needs_law else None
-        # keyed by the slot, not by the round: a guess stays the same however often it is made
-        place = context.generated[:, None] + torch.arange(count, device=slots.device)
-        use_copy = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1)) >= self.mix
-        guesses = torch.where(use_copy, copied, self._uniform(context, count))
+        guesses = torch.where(self._uses_copy(context, count), copied, self._uniform(context, count))
         return guesses, self._one_hot_law(copied, self.mix) if needs_law else None
+
+    def _uses_copy(self, context: RoundContext, count: int) -> Tensor:
+        """Whether ``mix`` copies at each of the first ``count`` slots (B, C)."""
+        if self._copies is None or self._copies.shape[1] < context.highest + count:
+            # keyed by the slot, not by the round: a guess stays the same however often it is made
+            place = torch.arange(2 * (context.highest + count), device=context.root.device)[None]
+            uniform = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1))
+            self._copies = uniform >= self.mix
+        if context.lowest == context.highest:
+            return self._copies[:, context.lowest : context.lowest + count]
+        place = context.generated[:, None] + torch.arange(count, device=context.root.device)
+        return self._copies.gather(1, place)
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows listed in ``rows``."""
+        if self._copies is not None:
+            self._copies = self._copies[rows]
 
     def _copy(self, context: RoundContext, slots: Tensor, filled: Tensor, count: int) -> Tensor:
         """Token of the nearest known neighbour of each of the first ``count`` slots (B, C)."""

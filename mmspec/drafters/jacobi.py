@@ -116,7 +116,8 @@ class JacobiSession:
             guesses, log_q = self.initializer(
                 context, self.slots, self.filled, count, self.last_scores, self.needs_law
             )
-            self.slots[:, :count] = torch.where(empty, guesses, self.slots[:, :count])
+            guesses = torch.where(empty, guesses, self.slots[:, :count])
+            self.slots = torch.cat([guesses, self.slots[:, count:]], dim=1) if self.slots.shape[1] > count else guesses
             if self.log_q is not None and log_q is not None:
                 self.log_q[:, :count] = torch.where(empty[..., None], log_q, self.log_q[:, :count])
         tokens = torch.cat([context.root[:, None], self.slots[:, :count]], dim=1)
@@ -179,6 +180,7 @@ class JacobiSession:
 
     def select_rows(self, rows: Tensor) -> None:
         self.slots, self.filled = self.slots[rows], self.filled[rows]
+        self.initializer.select_rows(rows)
         if self.log_q is not None:
             self.log_q = self.log_q[rows]
         if self.last_scores is not None:
