@@ -157,6 +157,11 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
             raise ValueError("Give `input_ids`, `caption_embeds` or `class_labels`; all three are None.")
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
+    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of ``position_ids`` (R, N), each (R, N, 1, P), the same for all heads."""
+        table = self.rotary[position_ids]  # (R, N, 2, P)
+        return table[:, :, 0, None], table[:, :, 1, None]
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -181,8 +186,7 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
             num_logits: Keep the logits of this many last positions only; 0 keeps all. Hidden states are kept all.
         """
         hidden = self.embed(input_ids, caption_embeds, class_labels)
-        table = self.rotary[position_ids]  # (R, N, 2, P)
-        rotary = (table[:, :, 0, None], table[:, :, 1, None])  # shared by all layers and heads
+        rotary = self.rotary_at(position_ids)  # shared by all layers
         for layer, block in enumerate(self.layers):
             hidden = block(hidden, rotary, attention_mask, cache, layer)
         hidden = self.norm(hidden)
