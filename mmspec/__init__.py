@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mmspec.core.sampling import SamplingParams as SamplingParams
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
+    from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter

@@ -237,7 +237,7 @@ class SpecPipeline(DiffusionPipeline):
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
                 needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
-                draft_target=draft_target,
+                draft_target=draft_target, runner=target,
             )  # fmt: skip
             costs = self.costs(request.guidance.branches)
             session, controller = drafter.session(setup), drafter.controller(costs)

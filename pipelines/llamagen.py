@@ -270,6 +270,7 @@ class LlamaGenPipeline(SpecPipeline):
         drafter, rule = self.choose_method(call.speculate and schedule is None, sampling)
         if drafter is not None:
             drafter.check_vocabulary(self.transformer.config.vocab_size)
+            drafter.check_target(self.transformer)
         num_samples = call.num_images_per_prompt * call.num_conditions
         seeds = row_seeds(num_samples, call.generator, call.seed)
         if call.prompt is not None:
