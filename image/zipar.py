@@ -48,26 +48,23 @@ class ZipARSchedule(Schedule):
         self.masked, self.measure = mode == "masked", measure
 
     def steps(self, rows: int, columns: int) -> list[ScheduleStep]:
-        window = min(self.config.window, columns)
+        window = self.config.window
         drawn = [1] + [0] * (rows - 1)  # cells that each row has; the prefill drew the first one
-        open_rows, finished = [0], None  # `finished`: a row whose last token is not fed yet
-        steps = []
+        open_rows, steps = [0], []
         while sum(drawn) < rows * columns:
-            inputs = {}  # cell: (source, whether the next cell is drawn)
-            if finished is not None:
-                inputs[finished * columns + columns - 1] = (finished * columns + columns - 1, False)
+            finished = [row for row in open_rows if drawn[row] == columns]  # their last token is not fed yet
+            newest = open_rows[-1]
+            if newest + 1 < rows and drawn[newest] >= (columns if newest == 0 else min(window, columns)):
+                open_rows.append(newest + 1)
+            open_rows = [row for row in open_rows if drawn[row] < columns]
+            inputs = {(row + 1) * columns - 1: ((row + 1) * columns - 1, False) for row in finished}
             for row in open_rows:
                 cell = row * columns + drawn[row] - 1
-                source = cell if drawn[row] or drawn[row - 1] == columns else self._stand_in(row, drawn, columns)
-                inputs[cell] = (source, True)
+                exists = drawn[row] > 0 or drawn[row - 1] == columns
+                inputs[cell] = (cell if exists else self._stand_in(row, drawn, columns), True)
             steps.append(_step(inputs))
             for row in open_rows:
                 drawn[row] += 1
-            finished = next((row for row in open_rows if drawn[row] == columns), None)
-            newest = open_rows[-1]
-            open_rows = [row for row in open_rows if drawn[row] < columns]
-            if newest + 1 < rows and drawn[newest] >= (columns if newest == 0 else window):
-                open_rows.append(newest + 1)
         return steps
 
     def _stand_in(self, row: int, drawn: list[int], columns: int) -> int:
