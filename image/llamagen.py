@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
-from einops import rearrange
 from torch import Tensor, nn
 
+from mmspec.models.layers import Block, RMSNorm
 from mmspec.models.strict import StrictModelMixin
 
 
@@ -50,77 +50,6 @@ def rotary_table(grid_height: int, grid_width: int, head_dim: int, condition_len
     return torch.cat([table.new_zeros(condition_length, 2, head_dim), table])
 
 
-def apply_rotary(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate adjacent pairs of ``x`` (R, N, ..., P) by the angles of ``rotary``, two tensors (R, N, ..., P)."""
-    cosine, signed_sine = rotary
-    swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    return torch.addcmul(x * cosine, swapped, signed_sine)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32, cast back before the weight is applied, as the released weights expect."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).type_as(x) * self.weight
-
-
-class Attention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int) -> None:
-        super().__init__()
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.head_dim = hidden_size // num_heads
-        self.qkv = nn.Linear(hidden_size, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=False)
-        self.out = nn.Linear(hidden_size, hidden_size, bias=False)
-
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int) -> Tensor:
-        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (R, N, H + 2 Hkv, P)
-        queries_keys, value = qkv.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=2)
-        queries_keys = apply_rotary(queries_keys.float(), rotary).type_as(x)
-        query, key = queries_keys.split([self.num_heads, self.num_kv_heads], dim=2)
-        query, key, value = (rearrange(t, "r n h p -> r h n p") for t in (query, key, value))
-        if cache is not None:
-            key, value = cache.update(key, value, layer)
-        if self.num_kv_heads != self.num_heads:  # an explicit mask with grouped heads would leave the fused kernels
-            repeats = self.num_heads // self.num_kv_heads
-            key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-        new, total = query.shape[2], key.shape[2]
-        if mask is None and new != total:  # `is_causal` would align the first query, not the last, with the keys
-            mask = query.new_ones(new, total, dtype=torch.bool).tril(total - new)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
-        return self.out(rearrange(attended, "r h n p -> r n (h p)"))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
-        self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
-
-
-class Block(nn.Module):
-    def __init__(
-        self, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int, eps: float
-    ) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(hidden_size, eps)
-        self.attention = Attention(hidden_size, num_heads, num_kv_heads)
-        self.feed_forward_norm = RMSNorm(hidden_size, eps)
-        self.feed_forward = FeedForward(hidden_size, intermediate_size)
-
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, layer: int) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary, mask, cache, layer)
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
 class CaptionProjection(nn.Module):
     """Two-layer perceptron (tanh-GELU, no bias) from text features to the decoder's width."""
 
@@ -135,7 +64,7 @@ class CaptionProjection(nn.Module):
 
 @dataclass
 class LlamaGenOutput(BaseOutput):
-    """Raw float32 ``logits`` (R, N, V) and the last normalised hidden states ``hidden`` (R, N, D)."""
+    """Raw float32 ``logits`` (R, N, V), and the last normalised hidden states ``hidden`` (R, N, D) of all positions."""
 
     logits: Tensor
     hidden: Tensor
@@ -228,6 +157,11 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
             raise ValueError("Give `input_ids`, `caption_embeds` or `class_labels`; all three are None.")
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
+    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of ``position_ids`` (R, N), each (R, N, 1, P), the same for all heads."""
+        table = self.rotary[position_ids]  # (R, N, 2, P)
+        return table[:, :, 0, None], table[:, :, 1, None]
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -249,12 +183,11 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
             attention_mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal over
                 the key slots that the cache returns, the last query seeing all of them.
             cache: Object with ``update(key, value, layer)``, such as ``SpecCache``.
-            num_logits: Keep the logits of this many last positions only; 0 keeps all.
+            num_logits: Keep the logits of this many last positions only; 0 keeps all. Hidden states are kept all.
         """
         hidden = self.embed(input_ids, caption_embeds, class_labels)
-        table = self.rotary[position_ids]  # (R, N, 2, P)
-        rotary = (table[:, :, 0, None], table[:, :, 1, None])  # shared by all layers and heads
+        rotary = self.rotary_at(position_ids)  # shared by all layers
         for layer, block in enumerate(self.layers):
             hidden = block(hidden, rotary, attention_mask, cache, layer)
-        hidden = self.norm(hidden[:, -num_logits:])
-        return LlamaGenOutput(logits=self.head(hidden).float(), hidden=hidden)
+        hidden = self.norm(hidden)
+        return LlamaGenOutput(logits=self.head(hidden[:, -num_logits:]).float(), hidden=hidden)

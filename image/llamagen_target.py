@@ -51,7 +51,7 @@ class Condition:
 
 
 class LlamaGenModel:
-    """A :class:`mmspec.runner.runner.DecoderModel` over :class:`LlamaGenTransformer`.
+    """A :class:`mmspec.runner.features.FeatureModel` over :class:`LlamaGenTransformer`.
 
     Args:
         transformer: The decoder.
@@ -122,3 +122,17 @@ class LlamaGenModel:
 
     def select_rows(self, rows: Tensor) -> None:
         self.prompt = self.prompt.rows(rows)
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        return self.transformer.token_embedding(tokens)
+
+    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        return self.transformer.rotary_at(position_ids)
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        return self.transformer.head(hidden.to(self.dtype)).float()
+
+    def prompt_tokens(self) -> Tensor:
+        # condition slots hold no codes; published drafters read code 0 there (LANTERN), and so do ours
+        shape = len(self.prompt.start), self.slots - self.prompt.first
+        return torch.zeros(shape, dtype=torch.long, device=self.device)

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from mmspec.core.sampling import SamplingParams as SamplingParams
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
+    from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.drafters import DRAFTERS
+from mmspec.schedules import SCHEDULES
 
 __version__ = "0.1.0"
 
@@ -35,11 +38,12 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, ... lie beside this package
     __path__.append(str(_checkout))
 
-# The one table of public names; rules and drafters come from their registries. The last three are looked up by
+# The one table of public names; rules, drafters and schedules come from their registries. The last three are looked up by
 # diffusers when it loads a saved pipeline.
 _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
+    **SCHEDULES.exports(),
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "DecodeStats": "mmspec.core.stats",
     "Guarantee": "mmspec.core.verify",

@@ -27,15 +27,17 @@ from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, Fixe
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.drafting import NoDraft
 from mmspec.core.guidance import Guidance
-from mmspec.core.loop import Progress, SpeculativeDecoder
+from mmspec.core.loop import Decoder, Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.drafters.base import Drafter, DraftSetup
 from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.pipelines.scheduled import open_scheduled
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
 from mmspec.runner.runner import DecoderModel, Runner
+from mmspec.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class DecodeRequest:
         seeds: Row seeds.
         sampling, stopping, guidance: How tokens are drawn, when rows end, how branches merge.
         drafter, rule: ``None`` drafter is plain decoding.
+        schedule: Another order of decoding, in place of a drafter; ``None`` is one cell after the other.
         row_length: Tokens per grid row, if the output is a grid.
         prompt_ids: Prompt tokens in the target's vocabulary (B, P), right-padded with -1, if there are any.
         cache_bytes_per_slot, decode_bytes: For the memory estimate.
@@ -68,6 +71,7 @@ class DecodeRequest:
     guidance: Guidance
     drafter: Drafter | None
     rule: Acceptance
+    schedule: Schedule | None = None
     row_length: int | None = None
     prompt_ids: Tensor | None = None
     cache_bytes_per_slot: int = 0
@@ -135,6 +139,10 @@ class SpecPipeline(DiffusionPipeline):
             raise TypeError(f"`drafter` must be a drafter object such as JacobiDrafter() or None, got {value!r}.")
         if name == "acceptance" and value is not None and not isinstance(value, Acceptance):
             raise TypeError(f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}.")
+        if name == "schedule" and name not in self._swappable_components:
+            raise AttributeError(f"{type(self).__name__} has no grid, so it takes no `schedule`.")
+        if name == "schedule" and value is not None and not isinstance(value, Schedule):
+            raise TypeError(f"`schedule` must be a schedule object such as ZipARSchedule() or None, got {value!r}.")
         if name in self._swappable_components and hasattr(self, "config"):
             # diffusers records a component when it is registered; one that is attached later must be recorded too
             recorded = (None, None) if value is None else _fetch_class_library_tuple(value)
@@ -205,8 +213,10 @@ class SpecPipeline(DiffusionPipeline):
             decode=request.decode_bytes,
         )
 
-    def open_decoder(self, request: DecodeRequest) -> SpeculativeDecoder:
+    def open_decoder(self, request: DecodeRequest) -> Any:
         """Check memory and build the decoder of ``request``; nothing of it stays on the pipeline."""
+        if request.schedule is not None:
+            return open_scheduled(request, self._execution_device, buckets=self.runner_mode != "eager")
         rows, drafter = len(request.seeds), request.drafter
         nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
         device = self._execution_device
@@ -227,7 +237,7 @@ class SpecPipeline(DiffusionPipeline):
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
                 needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
-                draft_target=draft_target,
+                draft_target=draft_target, runner=target,
             )  # fmt: skip
             costs = self.costs(request.guidance.branches)
             session, controller = drafter.session(setup), drafter.controller(costs)
@@ -276,7 +286,7 @@ class SpecPipeline(DiffusionPipeline):
         requests: Sequence[DecodeRequest],
         callback: Callable[..., Any] | None = None,
         tensor_inputs: Sequence[str] = ("tokens",),
-    ) -> Iterator[tuple[SpeculativeDecoder, Progress]]:
+    ) -> Iterator[tuple[Decoder, Progress]]:
         """Decode the micro-batches one after the other; yield each decoder with its progress after every round."""
         total = sum(len(r.seeds) * r.stopping.max_new_tokens for r in requests)
         step = 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.loop import Progress, SpeculativeDecoder
+from mmspec.core.loop import Decoder, Progress
 from mmspec.drafters.base import check_positive
 from mmspec.pipelines.base import DecodeRequest
 
@@ -71,10 +71,10 @@ class ImageRun:
     """What the micro-batches of one call have produced so far."""
 
     requests: list[DecodeRequest]
-    decoders: list[SpeculativeDecoder] = field(default_factory=list)
+    decoders: list[Decoder] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
-    def see(self, decoder: SpeculativeDecoder, progress: Progress) -> None:
+    def see(self, decoder: Decoder, progress: Progress) -> None:
         """Note the newest progress of ``decoder``."""
         if not self.decoders or self.decoders[-1] is not decoder:
             self.decoders.append(decoder)

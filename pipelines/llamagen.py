@@ -28,6 +28,7 @@ from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.image_call import ImageCall, ImageRun, as_captions
 from mmspec.pipelines.outputs import ImageOutput, PartialImages
 from mmspec.pipelines.seeds import row_seeds
+from mmspec.schedules.base import Schedule
 
 
 class LlamaGenPipeline(SpecPipeline):
@@ -39,13 +40,16 @@ class LlamaGenPipeline(SpecPipeline):
         text_encoder, tokenizer: T5 for captions; ``None`` for a model that knows classes only.
         drafter: How tokens are drafted; ``None`` decodes plainly.
         acceptance: How drafts are judged; ``None`` is the exact :class:`CoupledAcceptance`.
+        schedule: An order of decoding such as :class:`ZipARSchedule`, which replaces drafter and rule as long as it is
+            set; ``None`` decodes one cell after the other.
         guidance_scale, temperature, top_k, top_p: What the checkpoint recommends, the defaults of a call.
         class_names: Names of the classes, so that calls may use them instead of numbers.
         clean_captions: Whether captions go through LlamaGen's cleaner, as in its training.
     """
 
     model_cpu_offload_seq = "text_encoder->transformer->vq"
-    _optional_components = ["text_encoder", "tokenizer", "drafter", "acceptance"]  # noqa: RUF012 - diffusers' form
+    _swappable_components = ["drafter", "acceptance", "schedule"]  # noqa: RUF012 - diffusers' form
+    _optional_components = ["text_encoder", "tokenizer", "drafter", "acceptance", "schedule"]  # noqa: RUF012 - diffusers' form
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class LlamaGenPipeline(SpecPipeline):
         tokenizer: PreTrainedTokenizerBase | None = None,
         drafter: Drafter | None = None,
         acceptance: Acceptance | None = None,
+        schedule: Schedule | None = None,
         guidance_scale: float = 7.5,
         temperature: float = 1.0,
         top_k: int = 1000,
@@ -65,7 +70,7 @@ class LlamaGenPipeline(SpecPipeline):
         super().__init__()
         self.register_modules(
             transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer,
-            drafter=drafter, acceptance=acceptance,
+            drafter=drafter, acceptance=acceptance, schedule=schedule,
         )  # fmt: skip
         self.register_to_config(
             guidance_scale=guidance_scale, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -261,9 +266,11 @@ class LlamaGenPipeline(SpecPipeline):
             self.warn_once("Greedy decoding hurts autoregressive image models: `temperature` is 0, usual is 1.")
         scale = self.config.guidance_scale if call.guidance_scale is None else call.guidance_scale
         guidance = Guidance(scale, call.guided_until)
-        drafter, rule = self.choose_method(call.speculate, sampling)
+        schedule = self.schedule if call.speculate else None
+        drafter, rule = self.choose_method(call.speculate and schedule is None, sampling)
         if drafter is not None:
             drafter.check_vocabulary(self.transformer.config.vocab_size)
+            drafter.check_target(self.transformer)
         num_samples = call.num_images_per_prompt * call.num_conditions
         seeds = row_seeds(num_samples, call.generator, call.seed)
         if call.prompt is not None:
@@ -275,11 +282,12 @@ class LlamaGenPipeline(SpecPipeline):
             condition = self.encode_classes(call.class_labels)
         condition = condition.repeat(call.num_images_per_prompt)
         size = call.micro_batch_size or num_samples
+        parts = [slice(start, start + size) for start in range(0, num_samples, size)]
         return [
             self._request(
-                condition.rows(start, start + size), seeds[start : start + size], sampling, guidance, drafter, rule
+                condition.rows(part.start, part.stop), seeds[part], sampling, guidance, drafter, rule, schedule
             )
-            for start in range(0, num_samples, size)
+            for part in parts
         ]
 
     def _request(
@@ -290,6 +298,7 @@ class LlamaGenPipeline(SpecPipeline):
         guidance: Guidance,
         drafter: Drafter | None,
         rule: Acceptance,
+        schedule: Schedule | None,
     ) -> DecodeRequest:
         config = self.transformer.config
         rows, columns = self.grid
@@ -304,6 +313,7 @@ class LlamaGenPipeline(SpecPipeline):
             guidance=guidance,
             drafter=drafter,
             rule=rule,
+            schedule=schedule,
             row_length=columns,
             cache_bytes_per_slot=2 * config.num_layers * config.hidden_size * self.transformer.dtype.itemsize,
             decode_bytes=len(seeds)

@@ -27,7 +27,7 @@ TOP = {
 
 BASE = {"core"}
 MODELS = {*BASE, "runner", "models"}
-METHODS = {*MODELS, "acceptance", "drafters"}
+METHODS = {*MODELS, "acceptance", "drafters", "schedules"}
 MODALITIES = {"image", "speech", "vlm"}
 BELOW_PIPELINES = {*METHODS, *MODALITIES, "checkpoints"}
 EVERYTHING = {*BELOW_PIPELINES, "pipelines", "bench", "training", "cli"}
@@ -38,6 +38,7 @@ ALLOWED = {
     "models": MODELS,
     "acceptance": METHODS,
     "drafters": METHODS,
+    "schedules": METHODS,
     **{name: {*METHODS, name} for name in MODALITIES},
     "checkpoints": {*BELOW_PIPELINES, "pipelines"},  # a converter ends by writing a pipeline folder
     "pipelines": {*BELOW_PIPELINES, "pipelines"},

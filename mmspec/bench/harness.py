@@ -35,7 +35,7 @@ class Outcome:
         name: Name of the method.
         samples: One per item, in the order of the items.
         peak_memory: Bytes at the peak, if measured.
-        bits: Bits per token of the samples under the target, if measured.
+        bits: Bits per token of the samples under the target, if measured; ``untruncated_bits`` without top-k and top-p.
         solo_equal: Whether every row equals the same row decoded alone, if checked.
     """
 
@@ -43,6 +43,7 @@ class Outcome:
     samples: list[Sample] = field(default_factory=list)
     peak_memory: int | None = None
     bits: float | None = None
+    untruncated_bits: float | None = None
     solo_equal: bool | None = None
 
     @property

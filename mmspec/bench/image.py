@@ -18,7 +18,7 @@ import torch
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.measure import bits_per_token, cuda_peak, forward_times
 from mmspec.bench.memory import peak_memory
-from mmspec.bench.methods import BuiltMethod, Method, build_methods
+from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.verify import Guarantee
@@ -108,11 +108,11 @@ def run_image_bench(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] 
         The report; its ``unequal`` names methods that broke their promise.
     """
     pipe.set_progress_bar_config(disable=True)
-    saved = pipe.drafter, pipe.acceptance
+    saved = Parts.of(pipe)
     try:
         return _run(pipe, bench, on_item)
     finally:
-        pipe.drafter, pipe.acceptance = saved
+        saved.put(pipe)
 
 
 def _run(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] | None) -> BenchReport:
@@ -145,7 +145,7 @@ def _measure_more(
     """Fill in what is measured beside the clock: bits, memory, and equality with solo runs."""
     for name, outcome in outcomes.items():
         bits = [bits_per_token(pipe, item, s.tokens) for item, s in zip(groups, outcome.samples, strict=True)]
-        outcome.bits = sum(bits) / len(bits)
+        outcome.bits, outcome.untruncated_bits = (sum(values) / len(values) for values in zip(*bits, strict=True))
         if bench.check_solo and built[name].guarantee is Guarantee.SAME_TOKENS:
             outcome.solo_equal = _equals_solo(pipe, built[name], groups, outcome)
     if not bench.memory:

@@ -52,15 +52,16 @@ def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], turns: int 
 
 def _open_target(pipe: Any, item: ImageItem, window: int) -> tuple[Any, int]:
     """A session of the target on the prompts of ``item`` with room for ``window`` nodes, and the tokens of a picture."""
+    from mmspec.bench.methods import Parts
     from mmspec.pipelines.image_call import ImageCall
 
-    saved = pipe.drafter, pipe.acceptance
+    saved = Parts.of(pipe)
     try:
-        pipe.drafter, pipe.acceptance = JacobiDrafter(window=window), None
+        Parts(JacobiDrafter(window=window), None).put(pipe)
         [request] = pipe._requests(ImageCall(list(item.prompts), seed=list(item.seeds)))
         return pipe.open_decoder(request).target, request.stopping.max_new_tokens
     finally:
-        pipe.drafter, pipe.acceptance = saved
+        saved.put(pipe)
 
 
 def _now(pipe: Any) -> float:
@@ -70,10 +71,12 @@ def _now(pipe: Any) -> float:
 
 
 @torch.no_grad()
-def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> float:
-    """Mean of -log2 p of ``tokens`` (B, N) under the law that plain decoding draws from, in one teacher-forced pass.
+def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> tuple[float, float]:
+    """Mean of -log2 p of ``tokens`` (B, N) in one teacher-forced pass: under the law that plain decoding draws from, and
+    under that law without top-k and top-p.
 
-    Samples of a lossless method have the same expectation as those of plain decoding: the entropy of that law.
+    Samples of a lossless method have the same expectation as those of plain decoding: the entropy of that law. The
+    first figure is infinite if there is a token that plain decoding never draws; the second one is always finite.
     """
     from mmspec.core.sampling import SamplingParams
 
@@ -82,8 +85,10 @@ def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> float:
     tokens = tokens.to(first.device)
     rest = target.verify(Draft(tokens[:, : total - 1], DraftLaw.DETERMINISTIC), 1).logits
     sampling = SamplingParams(pipe.config.temperature, pipe.config.top_k, pipe.config.top_p)
-    log_p = process(torch.cat([first, rest], dim=1), sampling).log_softmax(-1)
-    return float(-log_p.gather(-1, tokens[..., None]).mean()) / math.log(2)
+    logits = torch.cat([first, rest], dim=1)
+    laws = (process(logits, params).log_softmax(-1) for params in (sampling, SamplingParams(sampling.temperature)))
+    truncated, full = (float(-law.gather(-1, tokens[..., None]).mean()) / math.log(2) for law in laws)
+    return truncated, full
 
 
 def cuda_peak(run: Callable[[], Any]) -> int:

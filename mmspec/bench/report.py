@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -139,8 +140,11 @@ def figures(
     deviation = None
     if not guarantee.lossless:
         summary = stats.summary()
-        deviation = {name: summary[name] for name in ("step_tv_mean", "step_tv_max")}
+        deviation = stats.deviation or {name: summary[name] for name in ("step_tv_mean", "step_tv_max")}
     quality = {"bits_per_token": outcome.bits, "plain_bits_per_token": plain.bits}
+    if not guarantee.lossless:
+        quality["untruncated_bits_per_token"] = outcome.untruncated_bits
+        quality["plain_untruncated_bits_per_token"] = plain.untruncated_bits
     memory = outcome.peak_memory / plain.peak_memory if outcome.peak_memory and plain.peak_memory else None
     return MethodFigures(
         name=outcome.name,
@@ -157,7 +161,7 @@ def figures(
         peak_memory_ratio=memory,
         limit_fraction=wall_ratio / (forward_seconds(plain, times) / forward_seconds(outcome, times)),
         deviation=deviation,
-        quality={name: value for name, value in quality.items() if value is not None},
+        quality={name: value for name, value in quality.items() if value is not None and isfinite(value)},
     )
 
 

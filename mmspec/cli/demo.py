@@ -68,6 +68,8 @@ def prepare(pipe: Any) -> None:
 
     pipe.drafter = pipe.drafter or JacobiDrafter()
     pipe.acceptance = None  # coupled match: the claim that the demo shows
+    if getattr(pipe, "schedule", None) is not None:
+        pipe.schedule = None
     pipe.set_progress_bar_config(disable=True)
 
 

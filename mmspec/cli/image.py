@@ -27,6 +27,7 @@ def image(
     top_p: options.TopP = None,
     drafter: options.DrafterName = None,
     acceptance: options.AcceptanceName = None,
+    schedule: options.ScheduleName = None,
     assignments: options.Assignments = None,
     plain: options.Plain = False,
     device: options.Device = "auto",
@@ -40,12 +41,12 @@ def image(
 
     [bold]Example[/]: mmspec image "red apple, noto style" --seed 7 --num-images 4 --out apples
     """
-    _check_method(plain, drafter, acceptance, assignments)
+    _check_method(plain, drafter, acceptance, schedule, assignments)
     conditions = _conditions(prompts, class_label)
     check_target(out, len(conditions) * num_images, overwrite)
     pipe = load_pipeline(model, device, dtype)
-    set_method(pipe, drafter, acceptance, assignments or [])
-    if not (plain or pipe.drafter):
+    set_method(pipe, drafter, acceptance, assignments or [], schedule)
+    if not (plain or pipe.drafter or pipe.schedule):
         complain("This checkpoint has no drafter, so this is plain decoding; add --drafter jacobi.", style="yellow")
     asked: dict[str, Any] = {
         "negative_prompt": negative_prompt, "guidance_scale": guidance_scale, "temperature": temperature,
@@ -87,7 +88,8 @@ def facts_of(pipe: Any, model: str, stats: Any, asked: dict[str, Any]) -> dict[s
     names = ("guidance_scale", "temperature", "top_k", "top_p")
     settings: dict[str, Any] = {name: getattr(pipe.config, name) for name in names if hasattr(pipe.config, name)}
     if stats.method != "plain":
-        for kind in KINDS:
+        scheduled = getattr(pipe, "schedule", None) is not None  # then drafter and rule had no part in it
+        for kind in ("schedule",) if scheduled else ("drafter", "acceptance"):
             component = getattr(pipe, kind)
             settings[kind] = None if component is None else public_config(component)
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.cli.output import is_terminal
-from mmspec.cli.settings import build_component, parse_assignments
+from mmspec.cli.settings import KINDS, build_component, parse_assignments
 
 DEFAULT_IMAGE_MODEL = "mmspec/emoji-t2i"
 
@@ -28,15 +28,23 @@ def load_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     return pipe
 
 
-def set_method(pipe: Any, drafter: str | None, acceptance: str | None, assignments: Sequence[str]) -> None:
-    """Replace the pipeline's drafter and acceptance rule by what the options say.
+def set_method(
+    pipe: Any, drafter: str | None, acceptance: str | None, assignments: Sequence[str], schedule: str | None = None
+) -> None:
+    """Replace the pipeline's drafter, acceptance rule and schedule by what the options say.
 
     Raises:
         TypeError, ValueError: For unknown names and settings.
     """
     settings = parse_assignments(assignments)
-    for kind, name in (("drafter", drafter), ("acceptance", acceptance)):
-        setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind)))
+    drafts = bool(drafter or acceptance or settings["drafter"] or settings["acceptance"])
+    if drafts and (schedule or settings["schedule"]):
+        raise ValueError("A schedule decodes without drafter and rule; leave out --schedule, or --drafter and --acceptance.")
+    if drafts and getattr(pipe, "schedule", None) is not None:  # the checkpoint's own, which would go before
+        pipe.schedule = None
+    for kind, name in zip(KINDS, (drafter, acceptance, schedule), strict=True):
+        if name is not None or settings[kind]:
+            setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind, None)))
     pipe.to(pipe.device)  # a new drafter may have weights
 
 

@@ -48,6 +48,8 @@ def describe_folder(folder: Path) -> list[str]:
     drafter, rule = (_class_name(index.get(kind)) for kind in ("drafter", "acceptance"))
     rule_class = getattr(mmspec, rule or "CoupledAcceptance", None)
     guarantee = rule_class.guarantee.value if rule_class else "unknown"
+    if schedule := _class_name(index.get("schedule")):  # replaces drafter and rule
+        drafter, rule, guarantee = schedule, "none", getattr(mmspec, schedule).worth.value
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     needs = "nothing: runs offline on a CPU"
     return [

@@ -47,6 +47,14 @@ AcceptanceName = Annotated[
     str | None,
     typer.Option("--acceptance", help="coupled, ratio, ...; an unknown name lists all.", rich_help_panel=METHOD),
 ]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="Another order than raster, in place of a drafter: zipar; an unknown name lists all.",
+        rich_help_panel=METHOD,
+    ),
+]
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KIND.NAME=VALUE", help="A setting: drafter.window=16.", rich_help_panel=METHOD),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-KINDS = ("drafter", "acceptance")
+KINDS = ("drafter", "acceptance", "schedule")
 
 
 def parse_assignments(assignments: Sequence[str], kinds: Sequence[str] = KINDS) -> dict[str, dict[str, Any]]:
@@ -55,15 +55,16 @@ def build_component(kind: str, name: str | None, settings: Mapping[str, Any], sa
     """The component called ``name``, or the ``saved`` one of the checkpoint with changed settings.
 
     Args:
-        kind: ``drafter`` or ``acceptance``.
+        kind: One of :data:`KINDS`.
         name: A name of the registry; ``None`` keeps the saved one.
         settings: Constructor arguments, the rest as in the registry's class or in ``saved``.
         saved: The checkpoint's own component or ``None``.
     """
     from mmspec.acceptance import ACCEPTANCE_RULES
     from mmspec.drafters import DRAFTERS
+    from mmspec.schedules import SCHEDULES
 
-    registry = {"drafter": DRAFTERS, "acceptance": ACCEPTANCE_RULES}[kind]
+    registry = {"drafter": DRAFTERS, "acceptance": ACCEPTANCE_RULES, "schedule": SCHEDULES}[kind]
     if name is None and not settings:
         return saved
     if name is None and saved is None:

@@ -25,6 +25,10 @@ class DraftLaw(Enum):
     """Chain, each token drawn from ``log_q`` of its parent with noise of this round only."""
     COUPLED = "coupled"
     """As SAMPLED, but the noise (or an earlier token) is shared between rounds, so a token is fresh only by itself."""
+    INDEPENDENT = "independent"
+    """Tree, the children of a node drawn independently from its ``log_q``; twins are possible."""
+    WITHOUT_REPLACEMENT = "without-replacement"
+    """Tree, the children of a node drawn from its ``log_q`` one after the other, each without those before it."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The decoding loop, the only one: prefill, propose, verify, accept, commit, stop.
+"""The decoding loop: prefill, propose, verify, accept, commit, stop.
 
 Plain decoding is this loop with drafts of one node. Rows are ragged: each commits its own length, none waits for
 another, and finished rows are compacted away. The loop knows no modality and no model.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ class Progress:
     tokens: Tensor
     lengths: list[int]
     finished: bool
+
+
+class Decoder(Protocol):
+    """What runs a call: this loop, or that of :mod:`mmspec.core.scheduled`."""
+
+    stats: DecodeStats
+    interrupted: bool
+
+    def steps(self) -> Iterator[Progress]: ...
 
 
 class SpeculativeDecoder:

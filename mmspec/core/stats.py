@@ -40,7 +40,8 @@ class DecodeStats:
         draft_forwards: Sequential forwards of a draft model.
         acceptance_by_depth: Share of the rounds in which the draft token of depth d + 1 was accepted and emitted.
         seconds: Wall time of the parts: ``model`` (target forwards), ``draft``, ``accept``, ``commit``, ``other``,
-            and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``.
+            and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
+            measuring the deviation of a heuristic, whose forwards are not counted either.
         seeds: Seed of each row; run one alone to get the same sample again.
     """
 
@@ -54,8 +55,21 @@ class DecodeStats:
     widths: dict[int, int] = field(default_factory=dict)
     step_tv_sum: float = 0.0
     step_tv_max: float = 0.0
+    deviation_sums: dict[str, float] = field(default_factory=dict)
+    measured_tokens: int = 0
     accepted_at_depth: list[int] = field(default_factory=list)
     drafted_at_depth: list[int] = field(default_factory=list)
+
+    @property
+    def deviation(self) -> dict[str, float] | None:
+        """Measured figures per token, ``None`` where nothing was measured.
+
+        ``token_tv`` estimates the mean total variation between the law that a token was drawn from and plain
+        decoding's after the same tokens; ``outside_support`` is the share of tokens that plain decoding never draws.
+        """
+        if not self.measured_tokens:
+            return None
+        return {name: value / self.measured_tokens for name, value in self.deviation_sums.items()}
 
     @property
     def lossless(self) -> bool:
@@ -99,6 +113,12 @@ class DecodeStats:
         finally:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
+    def add_deviation(self, tokens: int, **sums: float) -> None:
+        """Add measured figures of ``tokens`` more tokens, each summed over them."""
+        self.measured_tokens += tokens
+        for name, value in sums.items():
+            self.deviation_sums[name] = self.deviation_sums.get(name, 0.0) + value
+
     def add_round(self, row: int, drafted: int, accepted: int, emitted: int, reason: int) -> None:
         """Count one verification round of one row; ``emitted`` is after truncation at the row's end."""
         counts = self.rows[row]
@@ -135,6 +155,7 @@ class DecodeStats:
             "acceptance_lengths": [row.acceptance_length for row in self.rows],
             "step_tv_mean": self.step_tv_sum / rounds if (rounds := sum(r.rounds for r in self.rows)) else 0.0,
             "step_tv_max": self.step_tv_max,
+            "deviation": self.deviation,
         }
 
     def __str__(self) -> str:
@@ -155,6 +176,7 @@ def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
         merged.draft_forwards += part.draft_forwards
         merged.step_tv_sum += part.step_tv_sum
         merged.step_tv_max = max(merged.step_tv_max, part.step_tv_max)
+        merged.add_deviation(part.measured_tokens, **part.deviation_sums)
         for key, value in part.seconds.items():
             merged.seconds[key] = merged.seconds.get(key, 0.0) + value
         for width, count in part.widths.items():

@@ -14,7 +14,11 @@ from mmspec.core.verify import Verdict
 
 @dataclass
 class TargetOutput:
-    """Raw float32 ``logits`` (B, N, V), guidance merged, and opaque ``hidden`` states (B, N, D) or ``None``."""
+    """Raw float32 ``logits`` (B, N, V), guidance merged, and ``hidden`` states (G * B, N, D) or ``None``.
+
+    Hidden states are those of every guidance branch, branch after branch; after a prefill they are those of all prompt
+    slots that it ran, while the logits are of the last one.
+    """
 
     logits: Tensor
     hidden: Tensor | None = None

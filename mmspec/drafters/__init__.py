@@ -5,6 +5,7 @@ from mmspec.core.registry import Registry
 DRAFTERS = Registry(
     "drafter",
     {
+        "feature": "mmspec.drafters.feature:FeatureDrafter",
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",

@@ -40,6 +40,7 @@ class DraftSetup:
         row_length: Tokens per grid row, row-end marks included; ``None`` for targets without a grid.
         prompt_ids: Prompt tokens (B, P), right-padded with -1, in the target's own vocabulary; ``None`` if it has none.
         draft_target: Opens a session of another model on the same prompts, for model drafters.
+        runner: The session of the target, for drafters that read its states or use its parts.
     """
 
     num_rows: int
@@ -50,6 +51,7 @@ class DraftSetup:
     row_length: int | None = None
     prompt_ids: Tensor | None = None
     draft_target: Callable[[Any], DraftTarget] | None = None
+    runner: Any = None
 
 
 class Drafter(ABC):
@@ -59,6 +61,10 @@ class Drafter(ABC):
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError, before any forward, if this drafter cannot draft for ``vocab_size`` tokens."""
+        return
+
+    def check_target(self, network: Any) -> None:
+        """Raise ValueError, before any forward, if this drafter was made for another target than ``network``."""
         return
 
     @property

@@ -39,12 +39,15 @@ class SpecCache:
     def num_rows(self) -> int:
         return len(self.lengths)
 
-    def plan(self, num_nodes: int, visible: int) -> None:
-        """Let the next forward write ``num_nodes`` slots behind each row's length and read the first ``visible``."""
+    def plan(self, num_nodes: int, visible: int, offsets: Tensor | None = None) -> None:
+        """Let the next forward write ``num_nodes`` slots behind each row's length and read the first ``visible``.
+
+        ``offsets`` (N,) counts the slots from the length on; without it they follow one another.
+        """
         if visible > self.capacity:
             raise ValueError(f"The cache has {self.capacity} slots per row, but {visible} are needed.")
         rows = torch.arange(self.num_rows, device=self.lengths.device) * self.capacity
-        nodes = torch.arange(num_nodes, device=self.lengths.device)
+        nodes = torch.arange(num_nodes, device=self.lengths.device) if offsets is None else offsets
         self._flat = (rows[:, None] + self.lengths[:, None] + nodes).flatten()
         self.visible = visible
 

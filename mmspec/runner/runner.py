@@ -158,8 +158,8 @@ class Runner:
         slots = torch.arange(visible, device=ancestors.device)
         past = (slots < self.cache.lengths[:, None]) & (slots >= self.cache.start[:, None])
         node = slots - self.cache.lengths[:, None]  # (R, S) which node a slot holds
-        inside = (node >= 0) & (node < ancestors.shape[1])
-        index = node.clamp(0, ancestors.shape[1] - 1)[:, None].expand(-1, ancestors.shape[1], -1)
+        inside = (node >= 0) & (node < ancestors.shape[2])
+        index = node.clamp(0, ancestors.shape[2] - 1)[:, None].expand(-1, ancestors.shape[1], -1)
         return past[:, None] | (ancestors.gather(2, index) & inside[:, None])
 
     def _additive(self, allowed: Tensor) -> Tensor:

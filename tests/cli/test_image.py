@@ -104,6 +104,15 @@ def test_drafter_and_rule_by_name(mmspec, tiny):
     assert (facts["method"], facts["guarantee"]) == ("jacobi+ratio", "SAME_LAW")
 
 
+def test_schedule_by_name(mmspec, tiny):
+    [path] = written(mmspec("image", PROMPT, "--model", tiny, "--schedule", "zipar", "--set", "schedule.window=2"))
+    facts = Image.open(path).text
+    assert (facts["method"], facts["guarantee"]) == ("zipar", "HEURISTIC")
+    settings = json.loads(facts["settings"])
+    assert (settings["schedule"]["class"], settings["schedule"]["window"]) == ("ZipARSchedule", 2)
+    assert "drafter" not in settings
+
+
 def test_draft_model_by_its_folder(mmspec, tiny):
     words = ("--drafter", "model", "--set", f"drafter.model={tiny}/transformer", "--set", "drafter.num_draft_tokens=2")
     result = mmspec("image", PROMPT, "--model", tiny, *words)
@@ -126,6 +135,11 @@ def test_draft_model_by_its_folder(mmspec, tiny):
         ((PROMPT, "--set", "drafter.window=0"), "at least 1"),
         ((PROMPT, "--drafter", "psychic"), "jacobi, model, ngram"),
         ((PROMPT, "--plain", "--drafter", "jacobi"), "--plain"),
+        ((PROMPT, "--plain", "--schedule", "zipar"), "--plain"),
+        ((PROMPT, "--schedule", "zippy"), "zipar"),
+        ((PROMPT, "--schedule", "zipar", "--set", "schedule.window=0"), "at least 1"),
+        ((PROMPT, "--schedule", "zipar", "--drafter", "jacobi"), "without drafter"),
+        ((PROMPT, "--set", "schedule.window=2"), "--schedule"),
         ((PROMPT, "--temperature", "-1"), "temperature"),
         ((PROMPT, "--device", "tpu"), "choose one of auto"),
         ((PROMPT, "--dtype", "int3"), "choose one of auto"),

@@ -1,0 +1,253 @@
+"""A one-layer drafter on the target's own states (Li et al., 2024, "EAGLE"; for images Jang et al., 2025, "LANTERN").
+
+It reads the embedding of a token and the target's last normalised state of the token before it, predicts the state of
+the token itself, and asks the target's own head what comes next; its prediction stands in for the state at the next
+step. Where the target is guided, so is the drafter: both branches run, and their logits merge as the target's do.
+
+    mode       children of a node                                       rules
+    coupled    most likely winners of the target's own race             match rules; a chain also ratio rules, with
+               (its noise is known, so the draw can be guessed)         noise of its own
+    top-k      most likely tokens, as in EAGLE-2                        match rules
+    sampled    draws from the drafter's law, reported as ``log_q``      ratio rules: a chain, or a static tree
+
+    tree       shape
+    chain      one child a node
+    static     fixed paths of ranks, best measured beforehand (Medusa, EAGLE, LANTERN++)
+    dynamic    grown best-first by the drafter's own probabilities (EAGLE-2)
+
+Symbols: R model rows, N pairs, D hidden size, V vocabulary, P head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import ConfigMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.core.controllers import Controller, CostCurve, FixedController
+from mmspec.core.draft import DraftLaw
+from mmspec.core.drafting import DraftSession
+from mmspec.core.trees import static_tree
+from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
+from mmspec.drafters.feature_session import FeatureSession
+from mmspec.drafters.fingerprint import check_fingerprint
+from mmspec.models.layers import Block
+from mmspec.models.loading import local_folder
+from mmspec.models.strict import StrictModelMixin
+from mmspec.runner.features import FeatureModel, FeatureRunner
+
+MODES = ("coupled", "sampled", "top-k")
+TREES = ("chain", "dynamic", "static")
+FOLDER = "feature_drafter"
+"""Where a checkpoint keeps its feature drafter, beside the pipeline's components."""
+
+CHOICES: tuple[tuple[int, ...], ...] = (
+    (0,), (0, 0), (0, 0, 0), (1,), (0, 0, 0, 0), (0, 1), (1, 0), (2,), (0, 0, 0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0),
+    (3,), (0, 2), (2, 0), (0, 0, 0, 1), (1, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0),
+)  # fmt: skip
+"""A tree for drafters whose acceptance was not measured: deep along the best ranks, a few siblings near the root."""
+
+
+class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
+    """Draft chains or trees with one decoder layer on the target's states.
+
+    Args:
+        vocab_size, hidden_size: Sizes of the target.
+        num_heads, num_kv_heads, intermediate_size: Widths of the layer; heads must be as wide as the target's.
+        num_layers: Layers, usually 1.
+        norm_eps: Of the layer's norms.
+        input_norm: Whether attention reads its input through a norm.
+        joint_bias: Whether the joint projection of embedding and state has a bias.
+        own_embedding: Whether the drafter has an embedding of its own, as published ones do; else the target's serves.
+        mask_padding: Whether padded prompt slots are hidden; published LlamaGen drafters see them.
+        target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
+        mode, tree: See the module's tables.
+        num_nodes: Most nodes of a draft, root included.
+        depth: Most draft tokens in a row, for dynamic trees; chains are as long as ``num_nodes`` says.
+        beam: Nodes of a level that are expanded, for dynamic trees.
+        branching: Children of an expanded node, for dynamic trees.
+        choices: Paths of a static tree, best first; ``None`` is :data:`CHOICES`.
+        replacement: Whether siblings of a sampled tree are drawn independently, twins included.
+        calibration: Per depth, what to divide scores by before they are read as probabilities; the last one goes on.
+        controller: ``fixed``, ``aimd`` or ``cost-aware``.
+        prior: Tokens per forward by width, measured when the drafter was made; a start for ``cost-aware``.
+
+    Raises:
+        TypeError, ValueError: For an unknown name, a value out of range, or modes and trees that do not go together.
+    """
+
+    _no_split_modules = ("Block",)
+
+    @register_to_config
+    def __init__(
+        self,
+        vocab_size: int = 16384,
+        hidden_size: int = 1280,
+        num_heads: int = 20,
+        num_kv_heads: int | None = None,
+        intermediate_size: int = 3584,
+        num_layers: int = 1,
+        norm_eps: float = 1e-5,
+        input_norm: bool = False,
+        joint_bias: bool = True,
+        own_embedding: bool = False,
+        mask_padding: bool = True,
+        target: dict[str, Any] | None = None,
+        mode: str = "coupled",
+        tree: str = "dynamic",
+        num_nodes: int = 16,
+        depth: int = 6,
+        beam: int = 4,
+        branching: int = 4,
+        choices: Sequence[Sequence[int]] | None = None,
+        replacement: bool = False,
+        calibration: Sequence[float] = (1.0,),
+        controller: str = "fixed",
+        prior: dict[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        for name in ("num_nodes", "depth", "beam", "branching", "num_layers", "num_heads"):
+            check_positive(name, getattr(self.config, name))
+        check_controller(controller)
+        _check_shape(mode, tree, choices, calibration)
+        if hidden_size % num_heads:
+            raise ValueError(f"`hidden_size` ({hidden_size}) must be a multiple of `num_heads` ({num_heads}).")
+        self.mask_padding = mask_padding
+        self.joint = nn.Linear(2 * hidden_size, hidden_size, bias=joint_bias)
+        sizes = (hidden_size, num_heads, num_kv_heads or num_heads, intermediate_size, norm_eps)
+        self.layers = nn.ModuleList([Block(*sizes, input_norm=input_norm or index > 0) for index in range(num_layers)])
+        if own_embedding:
+            self.token_embedding = nn.Embedding(vocab_size, hidden_size)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
+        """Load the drafter of an embedded checkpoint (``mmspec/emoji-t2i``), a folder, or a hub id.
+
+        Args:
+            pretrained_model_name_or_path: What to load. A folder may be the drafter's own or that of a pipeline.
+            kwargs: As for ``ModelMixin.from_pretrained``, and settings to change, such as ``tree="chain"``.
+                ``subfolder`` defaults to :data:`FOLDER` in a pipeline, ``torch_dtype`` to float32.
+
+        Raises:
+            ValueError: If the checkpoint is unknown, or a tensor is missing or superfluous.
+        """
+        place: str | Path = pretrained_model_name_or_path
+        if str(place).startswith("mmspec/"):
+            place = local_folder(place) or place
+        if (Path(place) / "model_index.json").is_file():
+            kwargs.setdefault("subfolder", FOLDER)
+        kwargs.setdefault("torch_dtype", torch.float32)
+        return super().from_pretrained(place, **kwargs)
+
+    def with_settings(self, **changes: Any) -> FeatureDrafter:
+        """A drafter with other settings on the same weights, e.g. ``with_settings(tree="chain", num_nodes=6)``.
+
+        Raises:
+            TypeError, ValueError: As the constructor does.
+        """
+        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
+        with torch.device("meta"):
+            changed = type(self)(**{**settings, **changes})
+        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
+        return changed.requires_grad_(False).eval()
+
+    @property
+    def law(self) -> DraftLaw:  # type: ignore[override] # it depends on the settings
+        """Chains fit ratio rules in every sampling mode; chosen trees are known to match rules only."""
+        config = self.config
+        if config.tree == "chain" and config.mode != "top-k":
+            return DraftLaw.SAMPLED
+        if config.mode == "sampled":
+            return DraftLaw.INDEPENDENT if config.replacement else DraftLaw.WITHOUT_REPLACEMENT
+        return DraftLaw.DETERMINISTIC
+
+    @property
+    def choices(self) -> Sequence[Sequence[int]]:
+        """Paths of the static tree, best first."""
+        return CHOICES if self.config.choices is None else self.config.choices
+
+    @property
+    def max_nodes(self) -> int:
+        return self.config.num_nodes
+
+    def controller(self, costs: CostCurve) -> Controller:
+        if self.config.controller == "fixed":
+            return WholeTree(self.max_nodes)
+        return make_controller(self.config.controller, self.max_nodes, costs, self.config.prior)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        _compare("vocabulary", self.config.vocab_size, vocab_size)
+
+    def check_target(self, network: Any) -> None:
+        _compare("hidden size", self.config.hidden_size, network.config.hidden_size)
+        if self.config.target is not None:
+            check_fingerprint(self.config.target, network)
+
+    def session(self, setup: DraftSetup) -> DraftSession:
+        model: FeatureModel | None = getattr(setup.runner, "model", None)
+        if model is None or not hasattr(model, "predict"):
+            raise ValueError(
+                f"FeatureDrafter reads its target's states, which {type(model).__name__} does not hand out; "
+                "choose another drafter for this model, such as NGramDrafter()."
+            )
+        self.check_vocabulary(setup.vocab_size)
+        runner = FeatureRunner(self, setup.runner, setup.max_new_tokens, self.max_nodes)
+        return FeatureSession(runner, self, setup)
+
+    def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
+        """Embeddings (R, N, D) of ``tokens`` (R, N)."""
+        if self.config.own_embedding:
+            return self.token_embedding(tokens.to(self.device))
+        return model.embed_tokens(tokens)
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any
+    ) -> Tensor:
+        """Predict the states (R, N, D) of tokens.
+
+        Args:
+            embeddings: Embeddings of the tokens (R, N, D).
+            features: States of the tokens before them (R, N, D).
+            rotary: Cosines and signed sines at the tokens' positions, each (R, N, 1, P).
+            mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal.
+            cache: Object with ``update(key, value, layer)``, or ``None``.
+        """
+        states = self.joint(torch.cat([embeddings, features], dim=-1))
+        for index, layer in enumerate(self.layers):
+            states = layer(states, rotary, mask, cache, index)
+        return states
+
+
+class WholeTree(FixedController):
+    """Always the same width: it is a tree's depth, not its width, that the end of a row limits."""
+
+    def plan(self, limit: int, rows: int) -> int:
+        return self.width if limit > 1 else 1
+
+
+def _check_shape(mode: str, tree: str, choices: Sequence[Sequence[int]] | None, calibration: Sequence[float]) -> None:
+    for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
+        if value not in legal:
+            raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
+    if mode == "sampled" and tree == "dynamic":
+        raise ValueError(
+            "`mode` 'sampled' with `tree` 'dynamic' would choose nodes by the tokens drawn, which biases ratio rules; "
+            "use `tree` 'static' or 'chain', or `mode` 'coupled'."
+        )
+    if choices is not None:
+        static_tree(choices)
+    if not calibration or any(not 0 < value < float("inf") for value in calibration):
+        raise ValueError(f"`calibration` must hold at least one positive number, got {calibration!r}.")
+
+
+def _compare(what: str, drafted: int, wanted: int) -> None:
+    if drafted != wanted:
+        raise ValueError(
+            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
+            "this model."
+        )

@@ -1,0 +1,204 @@
+"""Decoding session of the feature drafter: growing chains and trees, and keeping step with what is committed.
+
+Symbols: B rows, R = G * B model rows, W expanded nodes of a level, M nodes run so far, N nodes of the draft, D hidden
+size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mmspec.core.draft import Draft
+from mmspec.core.noise import Stream
+from mmspec.core.sampling import process
+from mmspec.core.target import TargetOutput
+from mmspec.core.trees import Candidates, StaticTree, select_best, static_tree, top_children
+from mmspec.core.verify import RoundContext, Verdict
+from mmspec.drafters.base import DraftSetup
+from mmspec.runner.features import FeatureRunner
+
+if TYPE_CHECKING:
+    from mmspec.drafters.feature import FeatureDrafter
+
+_SIBLINGS = 64
+"""Independent draws of one node that get keys of their own."""
+
+
+class FeatureSession:
+    """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
+
+    def __init__(self, runner: FeatureRunner, drafter: FeatureDrafter, setup: DraftSetup) -> None:
+        config = drafter.config
+        self.runner, self.config, self.choices, self.law = runner, config, drafter.choices, drafter.law
+        self.needs_law, self.max_new_tokens = setup.needs_law, setup.max_new_tokens
+        # under a ratio rule a chain must be drawn from its law; noise that outlives the round would bias block rules
+        self.mode = "sampled" if config.mode == "coupled" and setup.needs_law else config.mode
+        self.depth = 0  # of the deepest node of the last draft
+        self.forwards = 0
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        assert output.hidden is not None
+        self.runner.start(output.hidden, context.root)
+        self.forwards = self.runner.forwards
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        nodes = min(width, self.max_new_tokens)  # what the target's cache has room for
+        room = self.max_new_tokens - context.lowest - 1  # draft tokens that the row with the most room can use
+        self.depth = 0
+        if nodes < 2 or room < 1:
+            return Draft(context.root[:, None], self.law)
+        states, logits = self.runner.feed(context.generated, context.highest)
+        if self.config.tree == "static":
+            draft = self._static(context, states, logits, static_tree(self.choices, nodes))
+        elif self.config.tree == "chain":
+            draft = self._chain(context, states, logits, min(nodes - 1, room))
+        else:
+            draft = self._dynamic(context, states, logits, nodes, min(nodes - 1, room, self.config.depth))
+        self.forwards = self.runner.forwards
+        return draft
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        assert output.hidden is not None
+        accepted = verdict.num_accepted
+        # elsewhere the exact length would cost a synchronisation
+        steps = int(accepted.max()) + 1 if accepted.device.type == "cpu" else self.depth + 1
+        hidden = output.hidden[:, :steps]
+        if verdict.path is not None:
+            branches = len(output.hidden) // len(verdict.path)
+            path = verdict.path[:, :steps].repeat(branches, 1)
+            hidden = output.hidden.gather(1, path[..., None].expand(-1, -1, output.hidden.shape[2]))
+        self.runner.queue(hidden, verdict.tokens[:, :steps], accepted + 1)
+
+    def select_rows(self, rows: Tensor) -> None:
+        self.runner.select_rows(rows)
+
+    def _chain(self, context: RoundContext, states: Tensor, logits: Tensor, length: int) -> Draft:
+        self.depth = length
+        tokens, laws = [context.root], []
+        paths = torch.zeros(len(context.root), 1, 0, dtype=torch.bool, device=context.root.device)
+        for depth in range(length):
+            if depth:
+                paths = torch.nn.functional.pad(paths, (0, 1), value=True)
+                states, logits = self._grow(context, states, tokens[-1][:, None], paths, depth)
+            ranking, _, log_q = self._score(context, logits, depth, [depth])
+            tokens.append(ranking[:, 0].argmax(-1))
+            if log_q is not None:
+                laws.append(log_q[:, 0])
+        law = torch.stack([*laws, torch.zeros_like(laws[0])], dim=1) if laws and self.needs_law else None
+        return Draft(torch.stack(tokens, dim=1), self.law, log_q=law)
+
+    def _dynamic(self, context: RoundContext, states: Tensor, logits: Tensor, nodes: int, length: int) -> Draft:
+        self.depth = length
+        config = self.config
+        beam = min(config.beam, nodes - 1)
+        room = (self.max_new_tokens - context.generated - 1)[:, None, None]
+        candidates = Candidates.of(context.root)
+        expanded = torch.zeros_like(context.root)[:, None]
+        paths = torch.zeros(len(context.root), 1, 0, dtype=torch.bool, device=context.root.device)
+        for depth in range(length):
+            ranking, acceptance, _ = self._score(context, logits, depth, range(expanded.shape[1]))
+            tokens, edges = top_children(ranking, acceptance, config.branching)
+            candidates = candidates.add_level(expanded, tokens, edges.masked_fill(depth >= room, -torch.inf))
+            if depth + 1 == length:
+                break
+            expanded = candidates.best_of_level(beam)
+            parent = (expanded - candidates.start) // tokens.shape[2]  # place of the parent in the level before
+            paths = extend_paths(paths, parent, first=depth == 0)
+            there = parent.repeat(self.runner.guidance.branches, 1).to(states.device)
+            states = states.gather(1, there[..., None].expand(-1, -1, states.shape[2]))
+            states, logits = self._grow(context, states, candidates.tokens.gather(1, expanded), paths, depth + 1)
+        drafted, parent, valid = select_best(candidates, nodes)
+        return Draft(drafted, self.law, parent=parent, valid=valid)
+
+    def _static(self, context: RoundContext, states: Tensor, logits: Tensor, tree: StaticTree) -> Draft:
+        self.depth = max(tree.depth)
+        rows, device = len(context.root), context.root.device
+        tokens = context.root[:, None].repeat(1, tree.num_nodes)
+        valid = torch.ones_like(tokens, dtype=torch.bool)
+        parent = torch.tensor(tree.parent, device=device)
+        laws = torch.zeros(rows, tree.num_nodes, logits.shape[-1], device=device) if self.needs_law else None
+        level, paths = [0], torch.zeros(1, 1, 0, dtype=torch.bool, device=device)
+        for depth in range(self.depth):
+            if depth:
+                above, level = level, [node for node in tree.level(depth) if node in tree.parent[1:]]
+                place = torch.tensor([above.index(tree.parent[node]) for node in level], device=device)
+                paths = extend_paths(paths, place[None], first=depth == 1)
+                states = states[:, place.to(states.device)]
+                states, logits = self._grow(context, states, tokens[:, level], paths.expand(rows, -1, -1), depth)
+            children = tree.level(depth + 1)
+            count = max(tree.rank[child] for child in children) + 1
+            drawn, exists, log_q = self._children(context, logits, depth, level, count)
+            at = [level.index(tree.parent[child]) for child in children]
+            rank = [min(tree.rank[child], drawn.shape[2] - 1) for child in children]
+            real = torch.tensor([tree.rank[child] < drawn.shape[2] for child in children], device=device)
+            tokens[:, children] = drawn[:, at, rank]
+            valid[:, children] = exists[:, at, rank] & real & valid[:, parent[children]]
+            if laws is not None and log_q is not None:
+                laws[:, level] = log_q
+        return Draft(tokens, self.law, parent=parent.expand(rows, -1), valid=valid, log_q=laws)
+
+    def _children(
+        self, context: RoundContext, logits: Tensor, depth: int, nodes: list[int], count: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The first ``count`` children of ``nodes``, whether they exist, both (B, W, k), and the law they are from."""
+        if self.mode != "sampled" or not self.config.replacement:
+            ranking, _, log_q = self._score(context, logits, depth, nodes)
+            drawn = ranking.topk(min(count, ranking.shape[-1]), dim=-1)
+            return drawn.indices, drawn.values > -torch.inf, log_q
+        log_q = process(logits, context.sampling).log_softmax(-1)
+        keys = torch.tensor(nodes, device=logits.device)[:, None] * _SIBLINGS + torch.arange(
+            count, device=logits.device
+        )
+        noise = context.noise.gumbel(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + keys.flatten())
+        races = log_q[:, :, None] + noise.unflatten(1, (len(nodes), count))
+        drawn_twice = races.argmax(-1)
+        return drawn_twice, torch.ones_like(drawn_twice, dtype=torch.bool), log_q
+
+    def _score(
+        self, context: RoundContext, logits: Tensor, depth: int, nodes: range | list[int]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What orders the tokens after ``nodes`` at ``depth``, their log-acceptance, and the law if they are drawn.
+
+        Args:
+            logits: Logits of the nodes (B, W, V).
+            nodes: Numbers of the nodes, which key their noise.
+
+        Returns:
+            Ranking (B, W, V), log-acceptance (B, W, V), and log-law (B, W, V) or ``None``.
+        """
+        if self.mode == "sampled":
+            log_q = process(logits, context.sampling).log_softmax(-1)
+            keys = context.rounds[:, None] * (1 << 20) + torch.tensor(list(nodes), device=logits.device) * _SIBLINGS
+            return log_q + context.noise.gumbel(Stream.DRAFT, keys), log_q, log_q
+        ranking = logits
+        if not context.sampling.greedy:
+            ranking = logits / max(context.sampling.temperature, 1e-5)
+            if self.mode == "coupled":
+                ranking = ranking + context.target_noise(depth + 1)[:, depth, None]
+        scale = self.config.calibration[min(depth, len(self.config.calibration) - 1)]
+        return ranking, (ranking / scale).log_softmax(-1), None
+
+    def _grow(
+        self, context: RoundContext, states: Tensor, tokens: Tensor, paths: Tensor, depth: int
+    ) -> tuple[Tensor, Tensor]:
+        return self.runner.grow(states, tokens, paths, depth, context.generated, context.highest)
+
+
+def extend_paths(paths: Tensor, parent: Tensor, first: bool) -> Tensor:
+    """Ancestor-or-self relation (B, W, M + W) of a new level to the nodes run so far and itself.
+
+    Args:
+        paths: Relation of the level above (B, W', M).
+        parent: Place of each new node's parent in that level (B, W).
+        first: Whether the level above is the root, which does not count as a drafted node.
+    """
+    width = parent.shape[1]
+    if first:
+        above = paths.new_zeros(len(parent), width, 0)
+    else:
+        above = paths.gather(1, parent[..., None].expand(-1, -1, paths.shape[2]))
+    itself = torch.eye(width, dtype=torch.bool, device=paths.device).expand(len(parent), -1, -1)
+    return torch.cat([above, itself], dim=2)

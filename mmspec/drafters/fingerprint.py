@@ -1,0 +1,70 @@
+"""Which target a trained drafter belongs to: the target's class, its settings, and a coarse print of its output head.
+
+A drafter of another target runs without an error and has nothing accepted, so it is refused beforehand. The print of the
+weights survives another dtype, quantisation and adapters on the layers; another training of the same network does not
+pass for the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ROWS, _PROBES = 64, 8
+_TOLERANCE = 0.05
+
+
+def fingerprint(network: Any) -> dict[str, Any]:
+    """Class, settings and weight print of a target network, as values that JSON keeps."""
+    settings = {name: value for name, value in dict(network.config).items() if not name.startswith("_")}
+    return {"class": type(network).__name__, "settings": settings, "head": _probe(_head(network))}
+
+
+def check_fingerprint(wanted: dict[str, Any], network: Any) -> None:
+    """Compare ``network`` with the fingerprint ``wanted`` of a drafter.
+
+    Raises:
+        ValueError: Naming what differs, with both values.
+    """
+    found = fingerprint(network)
+    if found["class"] != wanted["class"]:
+        _refuse(f"its class is {wanted['class']}, the target's {found['class']}")
+    names = wanted["settings"].keys() | found["settings"].keys()
+    differences = [
+        f"`{name}` {wanted['settings'].get(name)!r} instead of {found['settings'].get(name)!r}"
+        for name in sorted(names)
+        if wanted["settings"].get(name) != found["settings"].get(name)
+    ]
+    if differences:
+        _refuse("its target had " + ", ".join(differences))
+    there, here = torch.tensor(wanted["head"]), torch.tensor(found["head"])
+    if len(here) and len(there) and float((there - here).norm()) > _TOLERANCE * float(there.norm()):
+        _refuse("its target has the same sizes, but other weights")
+
+
+def _refuse(reason: str) -> None:
+    raise ValueError(
+        f"`drafter` was made for another target: {reason}. Load the drafter of this checkpoint, or train one with "
+        "`mmspec train image-drafter`."
+    )
+
+
+def _head(network: Any) -> Tensor:
+    """The weight (V, D) of the output head."""
+    find = getattr(network, "get_output_embeddings", None)
+    head = find() if callable(find) else network.head
+    return head.weight
+
+
+def _probe(weight: Tensor) -> list[float]:
+    """Projections of a few rows on fixed patterns of signs; nothing where the weights are not in memory."""
+    if weight.is_meta:
+        return []
+    rows = torch.linspace(0, len(weight) - 1, min(_ROWS, len(weight)), device=weight.device).round().long()
+    flat = weight.detach()[rows].float().flatten()
+    place = torch.arange(flat.numel(), device=flat.device)
+    # signs from the digits of multiples of an irrational number: the same everywhere, without a generator
+    signs = torch.stack([((place * (0.6180339887 + probe)) % 2 < 1).float() * 2 - 1 for probe in range(_PROBES)])
+    return [round(value, 4) for value in (signs @ flat).tolist()]

@@ -1,0 +1,220 @@
+"""The second runner: a feature network decoding beside its target, on the target's embedding, positions and head.
+
+A feature network reads pairs (state of a token, the token after it) and predicts the state of the second one (Li et
+al., 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty"). The pair that ends in the token at
+sequence slot s + 1 lies in cache slot s and has the position of slot s + 1. Both guidance branches have pairs of their
+own; they share the tokens.
+
+Symbols: B samples, G branches, R = G * B model rows, Q queued pairs, W drafted nodes of a level, M drafted nodes so
+far, S visible slots, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.runner.cache import SpecCache
+from mmspec.runner.runner import DecoderModel, Runner
+
+
+class FeatureModel(DecoderModel, Protocol):
+    """A decoder model that lends its parts to a feature network."""
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """Embeddings (R, N, D) of ``tokens`` (R, N)."""
+        ...
+
+    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention rotates by at ``position_ids`` (R, N): cosines and signed sines, each (R, N, 1, P)."""
+        ...
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """Raw float32 logits (R, N, V) of last hidden states (R, N, D)."""
+        ...
+
+    def prompt_tokens(self) -> Tensor:
+        """The token (R, P) that stands in each slot that the prefill runs."""
+        ...
+
+
+class FeatureNetwork(Protocol):
+    """What predicts states from pairs."""
+
+    device: torch.device
+    dtype: torch.dtype
+    mask_padding: bool
+
+    def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
+        """Embeddings (R, N, D) of ``tokens`` (R, N), the network's own or those of ``model``."""
+        ...
+
+    def __call__(
+        self, embeddings: Tensor, features: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, cache: SpecCache
+    ) -> Tensor:
+        """States (R, N, D) of the tokens with ``embeddings`` (R, N, D), given the states before them (R, N, D)."""
+        ...
+
+
+class FeatureRunner:
+    """One decoding session of a feature network.
+
+    True pairs, whose states come from the target, are queued as tokens are committed and fed when the next draft
+    begins. Drafted pairs lie behind them and are forgotten by the next feeding.
+
+    Args:
+        network: The feature network.
+        target: The session of the target that it drafts for.
+        max_new_tokens: Longest output of a row.
+        max_nodes: Most drafted pairs of a round, and most pairs that one row may queue beyond another.
+    """
+
+    _features: Tensor  # (R, Q, D) states of the queued pairs
+    _tokens: Tensor  # (B, Q) tokens of the queued pairs
+    _queued: Tensor  # (B,) how many of them are real
+
+    def __init__(self, network: FeatureNetwork, target: Runner, max_new_tokens: int, max_nodes: int) -> None:
+        self.network, self.guidance = network, target.guidance
+        self.model: FeatureModel = target.model  # type: ignore[assignment] # checked when the drafter was chosen
+        prompt = self.model.prompt
+        self.device = network.device
+        self.forwards = 0
+        self._home = self.model.device  # of the target and of the drafts
+        self._width, self._first = prompt.width, prompt.first
+        self._prompt_lengths = prompt.length.to(self.device)
+        self._offset = prompt.position_offset.to(self.device)
+        self.cache = SpecCache(len(prompt.length), prompt.width + max_new_tokens + max_nodes, self.device)
+        self.cache.start = prompt.start.to(self.device)
+        if not network.mask_padding:
+            self.cache.start = torch.full_like(self.cache.start, self._first)
+        self._clear_queue()
+
+    def start(self, hidden: Tensor, first: Tensor) -> None:
+        """Read the prompts.
+
+        Args:
+            hidden: The target's states of the prompt slots that its prefill ran (R, P, D).
+            first: First new token of each sample (B,).
+        """
+        hidden = self._here(hidden)
+        pairs = hidden.shape[1] - 1
+        self.cache.lengths = torch.full_like(self._prompt_lengths, self._first)
+        if pairs:
+            self._forward(hidden[:, :-1], self.model.prompt_tokens()[:, 1:], self._width - 1)
+        # pairs of right padding are overwritten by the first ones of the output
+        self.cache.lengths = self._prompt_lengths - 1
+        last = (self._prompt_lengths - 1 - self._first)[:, None, None].expand(-1, 1, hidden.shape[2])
+        self.queue(hidden.gather(1, last), first[:, None], torch.ones_like(first))
+
+    def queue(self, features: Tensor, tokens: Tensor, count: Tensor) -> None:
+        """Remember true pairs: states ``features`` (R, Q, D), tokens (B, Q), of which the first ``count`` (B,) are."""
+        known = self._tokens.shape[1]
+        place = self._queued[:, None] + torch.arange(tokens.shape[1], device=self._home)
+        # what is beyond `count` is written behind the row's own pairs, where the next ones will overwrite it
+        self._tokens = torch.nn.functional.pad(self._tokens, (0, tokens.shape[1])).scatter(1, place, tokens)
+        place = place.repeat(self.guidance.branches, 1).to(self.device)
+        features = self._here(features)
+        if known == 0:
+            self._features = features
+        else:
+            widened = torch.nn.functional.pad(self._features, (0, 0, 0, tokens.shape[1]))
+            self._features = widened.scatter(1, place[..., None].expand_as(features), features)
+        self._queued = self._queued + count
+
+    def feed(self, order: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Run the queued pairs and keep them.
+
+        Args:
+            order: Order index (B,) of the token to draft, the number of new tokens so far.
+            longest: The largest of ``order``, known on the host.
+
+        Returns:
+            The predicted state of each row's newest token (R, 1, D), and the logits after it (B, 1, V).
+        """
+        count = self._queued.repeat(self.guidance.branches).to(self.device)
+        states = self._forward(self._features, self._tokens, self._width - 1 + longest)
+        self.cache.lengths = self.cache.lengths + count
+        newest = (count - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        self._clear_queue()
+        states = states.gather(1, newest)
+        return states, self._predict(states, order[:, None])
+
+    def grow(
+        self, features: Tensor, tokens: Tensor, paths: Tensor, depth: int, order: Tensor, longest: int
+    ) -> tuple[Tensor, Tensor]:
+        """Run one level of drafted pairs behind those of this round, which ``paths`` (B, W, M) relates to them.
+
+        Args:
+            features: States of the parents (R, W, D).
+            tokens: Drafted tokens (B, W).
+            paths: Which of the M nodes run in this round, the new ones last, are each node's ancestors or itself.
+            depth: Distance of the level from the newest token, at least 1.
+            order, longest: As for :meth:`feed`.
+
+        Returns:
+            States (R, W, D) and logits (B, W, V) of the level.
+        """
+        branches = self.guidance.branches
+        earlier = paths.shape[2] - tokens.shape[1]
+        true = self.cache.lengths
+        slots = torch.arange(self._width - 1 + longest + paths.shape[2], device=self.device)
+        past = (slots < true[:, None]) & (slots >= self.cache.start[:, None])
+        node = slots - true[:, None]  # (R, S) which node a slot holds
+        inside = (node >= 0) & (node < paths.shape[2])
+        index = node.clamp(0, paths.shape[2] - 1)[:, None].expand(-1, tokens.shape[1], -1)
+        seen = past[:, None] | (self._here(paths).repeat(branches, 1, 1).gather(2, index) & inside[:, None])
+        position = (true + depth)[:, None].expand(-1, tokens.shape[1])
+        self.cache.lengths = true + earlier
+        self.cache.plan(tokens.shape[1], len(slots))
+        self.cache.lengths = true
+        states = self._run(features, tokens, position, seen)
+        return states, self._predict(states, order[:, None] + depth)
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the samples listed in ``rows``."""
+        samples = len(self._queued)
+        model_rows = torch.cat([rows + branch * samples for branch in range(self.guidance.branches)]).to(self.device)
+        self.cache.select_rows(model_rows)
+        self._offset, self._features = self._offset[model_rows], self._features[model_rows]
+        self._tokens, self._queued = self._tokens[rows], self._queued[rows]
+
+    def _clear_queue(self) -> None:
+        rows = len(self.cache.lengths)
+        samples = rows // self.guidance.branches
+        self._features = torch.zeros(rows, 0, 1, device=self.device)
+        self._tokens = torch.zeros(samples, 0, dtype=torch.long, device=self._home)
+        self._queued = torch.zeros(samples, dtype=torch.long, device=self._home)
+
+    def _forward(self, features: Tensor, tokens: Tensor, visible: int) -> Tensor:
+        """Run consecutive pairs behind the cached ones: states (R, N, D)."""
+        count = features.shape[1]
+        lengths, start = self.cache.lengths, self.cache.start
+        query = lengths[:, None] + torch.arange(count, device=self.device)  # (R, N) slots of the pairs
+        key = torch.arange(visible, device=self.device)
+        seen = (key <= query[..., None]) & (key >= start[:, None, None]) | (key == query[..., None])
+        self.cache.plan(count, visible)
+        return self._run(features, tokens, query + 1, seen)
+
+    def _run(self, features: Tensor, tokens: Tensor, position: Tensor, seen: Tensor) -> Tensor:
+        self.forwards += 1
+        if len(tokens) < len(features):
+            tokens = tokens.repeat(self.guidance.branches, 1)
+        embeddings = self._here(self.network.embed(tokens, self.model))
+        position = (position - self._offset[:, None]).clamp(0, self.model.max_position).to(self._home)
+        cosine, sine = (self._here(part, keep_type=True) for part in self.model.rotary_at(position))
+        mask = torch.zeros(seen.shape, dtype=self.network.dtype, device=self.device)
+        mask = mask.masked_fill_(~seen, -torch.inf)[:, None]
+        return self.network(embeddings, features, (cosine, sine), mask, self.cache)
+
+    def _predict(self, states: Tensor, order: Tensor) -> Tensor:
+        """Guided logits (B, N, V) after pairs with ``states`` (R, N, D); ``order`` (B, 1) numbers what they predict."""
+        logits = self.model.predict(states.to(self._home))
+        return self.guidance.merge(logits, order.expand(-1, states.shape[1]))
+
+    def _here(self, tensor: Tensor, keep_type: bool = False) -> Tensor:
+        """``tensor`` on the network's device, numbers in its type."""
+        if keep_type or not tensor.is_floating_point():
+            return tensor.to(self.device)
+        return tensor.to(self.device, self.network.dtype)
