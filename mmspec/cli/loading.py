@@ -36,7 +36,7 @@ def set_method(pipe: Any, drafter: str | None, acceptance: str | None, assignmen
     """
     settings = parse_assignments(assignments)
     for kind, name in (("drafter", drafter), ("acceptance", acceptance)):
-        setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind)))
+        setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind), pipe.name_or_path))
     pipe.to(pipe.device)  # a new drafter may have weights
 
 

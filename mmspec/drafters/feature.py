@@ -141,7 +141,12 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         if str(place).startswith("mmspec/"):
             place = local_folder(place) or place
         if (Path(place) / "model_index.json").is_file():
-            kwargs.setdefault("subfolder", FOLDER)
+            folder = Path(place) / kwargs.setdefault("subfolder", FOLDER)
+            if not folder.is_dir():
+                raise ValueError(
+                    f"{pretrained_model_name_or_path} has no feature drafter: there is no {folder.name} in it. Train one "
+                    "with `mmspec train image-drafter`, or name another folder."
+                )
         kwargs.setdefault("torch_dtype", torch.float32)
         return super().from_pretrained(place, **kwargs)
 

@@ -34,8 +34,11 @@ class FeatureSession:
         config = drafter.config
         self.runner, self.config, self.choices, self.law = runner, config, drafter.choices, drafter.law
         self.needs_law, self.max_new_tokens = setup.needs_law, setup.max_new_tokens
-        # under a ratio rule a chain must be drawn from its law; noise that outlives the round would bias block rules
-        self.mode = "sampled" if config.mode == "coupled" and setup.needs_law else config.mode
+        self.mode = config.mode
+        if config.mode == "coupled" and setup.needs_law:
+            # the target's noise says nothing under a ratio rule: a chain is drawn with noise of its round, as block
+            # rules want it, and a tree is made of the likeliest tokens
+            self.mode = "sampled" if config.tree == "chain" else "top-k"
         self.scales = (config.calibration or {}).get(self.mode, [1.0])
         self.depth = 0  # of the deepest node of the last draft
         self.forwards = 0

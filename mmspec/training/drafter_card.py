@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from mmspec.drafters.feature import FeatureDrafter
@@ -70,7 +71,7 @@ def drafter_card(config: ImageDrafterConfig, drafter: FeatureDrafter, report: di
     both = "both guidance branches of every picture, judged by their guided logits"
     drop = f"{config.null_share:.0%} of the pictures without their condition"
     return CARD.format(
-        target=config.target,
+        target=_name(config),
         layers="One" if config.num_layers == 1 else config.num_layers,
         plural="" if config.num_layers == 1 else "s",
         width=drafter.config.hidden_size,
@@ -91,7 +92,7 @@ def drafter_card(config: ImageDrafterConfig, drafter: FeatureDrafter, report: di
 
 def command(config: ImageDrafterConfig) -> str:
     """The shell command that runs this training."""
-    words = ["mmspec train image-drafter", f"--target {config.target}", "--output runs/drafter"]
+    words = ["mmspec train image-drafter", f"--target {_name(config)}", "--output runs/drafter"]
     words += [
         f"--{name} {getattr(config, name)}" for name in ("steps", "minutes") if getattr(config, name) is not None
     ]
@@ -101,6 +102,12 @@ def command(config: ImageDrafterConfig) -> str:
         if item.name not in own and value != item.default:
             words.append(f"--set {item.name}={json.dumps(value, default=lambda path: path.name)}")
     return " \\\n    ".join(words)
+
+
+def _name(config: ImageDrafterConfig) -> str:
+    """The target's name; of a folder the last part, since where it lay is nobody's business."""
+    path = Path(config.target)
+    return path.name if path.is_dir() else config.target
 
 
 def _measured(report: dict[str, Any]) -> str:
