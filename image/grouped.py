@@ -1,7 +1,7 @@
 """Grouped speculative decoding (So et al., 2025, "Grouped Speculative Decoding for Autoregressive Image Generation").
 
 A draft token y is judged by a group G(y) of codes that could stand for it: those at the ranks around y when the codes are
-sorted by p, as far as their probability and their vector are close to y's,
+sorted by increasing p, as far as their probability and their vector are close to y's,
 
     G(y) = { v : rank(v) - rank(y) in [-(G // 2), G - G // 2),  |p(v) - p(y)| < probability_gap,  |e_v - e_y|^2 < distance },
 
@@ -12,7 +12,7 @@ correction after a rejection is
     group   [p - q a]+, made of what the groups left over: the least total variation for these acceptances
 
 Nothing bounds the deviation in advance; it is measured at each step. Published code judges y alone where fewer than G // 2
-codes are likelier; ``group`` uses the part of the window that exists. With a group of one the rule is the ratio test.
+codes are less likely; ``group`` uses the part of the window that exists. With a group of one the rule is the ratio test.
 
 Structural tokens, those without a code, are in no group.
 
@@ -33,6 +33,7 @@ from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, residual
+from mmspec.image.codes import CodeLookup
 
 RESIDUALS = ("token", "group")
 #: group members looked at together, bounds the memory of judging the whole vocabulary
@@ -49,20 +50,12 @@ class Distances:
     """
 
     def __init__(self, vectors: TokenVectors, limit: float | None, device: torch.device) -> None:
-        size = len(vectors.vectors)
-        tokens = torch.arange(size) if vectors.tokens is None else vectors.tokens.cpu()
-        relaxable = ~torch.isin(tokens, torch.tensor(sorted(vectors.structural), dtype=tokens.dtype))
-        code_of = torch.full((int(tokens.max()) + 2,), -1)  # the last entry is for all higher tokens
-        code_of[tokens[relaxable]] = torch.arange(size)[relaxable]
-        self.code_of, self.vectors, self.limit = code_of.to(device), vectors.vectors.to(device), limit
-
-    def code(self, tokens: Tensor) -> Tensor:
-        """Code of each token, -1 for a structural one."""
-        return self.code_of[tokens.clamp_max(len(self.code_of) - 1)]
+        self.lookup, self.limit = CodeLookup(vectors, device), limit
+        self.vectors = vectors.vectors.to(device)
 
     def close(self, tokens: Tensor, others: Tensor) -> Tensor:
         """Whether each of ``others`` (..., G) may share a group with ``tokens`` (..., 1)."""
-        mine, theirs = self.code(tokens), self.code(others)
+        mine, theirs = self.lookup.code(tokens), self.lookup.code(others)
         both = (mine >= 0) & (theirs >= 0)
         if self.limit is None:
             return both
@@ -92,7 +85,7 @@ class Groups(DenseRelaxation):
 
     def _weigh(self, p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
         """w of ``tokens`` (n, T): (n, T)."""
-        order = p.argsort(dim=-1, descending=True, stable=True)  # (n, V)
+        order = p.argsort(dim=-1, stable=True)  # (n, V)
         rank = order.argsort(dim=-1).gather(1, tokens)  # (n, T)
         before = self.size // 2
         place = rank[..., None] + torch.arange(-before, self.size - before, device=p.device)  # (n, T, G)
@@ -117,7 +110,6 @@ class BoundGroups:
     name: str = "grouped"
     guarantee: Guarantee = Guarantee.HEURISTIC
     step_tv_bound: float | None = None
-    legal_laws: frozenset[DraftLaw] = frozenset({DraftLaw.SAMPLED, DraftLaw.COUPLED})
     needs_law: bool = True
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:

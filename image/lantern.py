@@ -29,12 +29,13 @@ import torch
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor
 
-from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors, check_choice, check_count, check_number
+from mmspec.acceptance.base import Acceptance, RuleSetup, check_choice, check_count, check_number
 from mmspec.acceptance.recursive import TREE_LAWS, RecursiveAcceptance, judge_tree
 from mmspec.acceptance.relaxed import CHAIN_LAWS, Relaxation, emitted_law, relaxed_chain, total_variation
-from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.draft import Draft
 from mmspec.core.sampling import process
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, descend, residual, tree_verdict
+from mmspec.image.codes import CodeLookup
 from mmspec.image.neighbours import load_table, neighbour_table
 
 RESIDUALS = ("optimal", "cutset", "lantern_compat")
@@ -42,41 +43,30 @@ RESIDUALS = ("optimal", "cutset", "lantern_compat")
 _BLOCK = 1 << 22
 
 
-class Codes:
-    """Which token has which code, and the codes near it.
+class Neighbours:
+    """The codes near the code of a token.
 
     Args:
-        vectors: Vectors behind the tokens.
+        lookup: Codes of the tokens.
         table: Neighbours of each code (K, C).
         k: Neighbours that may be stood for; a smaller codebook has fewer.
-        device: Where to look up.
     """
 
-    def __init__(self, vectors: TokenVectors, table: Tensor, k: int, device: torch.device) -> None:
-        size = len(vectors.vectors)
-        tokens = torch.arange(size) if vectors.tokens is None else vectors.tokens.cpu()
-        relaxable = ~torch.isin(tokens, torch.tensor(sorted(vectors.structural), dtype=tokens.dtype))
-        code_of = torch.full((int(tokens.max()) + 2,), -1)  # the last entry is for all higher tokens
-        code_of[tokens[relaxable]] = torch.arange(size)[relaxable]
-        self.tokens, self.relaxable = tokens.to(device), relaxable.to(device)
-        self.plain = vectors.tokens is None and not vectors.structural  # code i is token i, and all may be relaxed
-        self.code_of, self.table, self.k = code_of.to(device), table.to(device), k
-
-    def code(self, tokens: Tensor) -> Tensor:
-        """Code of each token, -1 for a structural one."""
-        return self.code_of[tokens.clamp_max(len(self.code_of) - 1)]
+    def __init__(self, lookup: CodeLookup, table: Tensor, k: int) -> None:
+        self.lookup, self.table, self.k = lookup, table.to(lookup.tokens.device), k
 
     def masses(self, law: Tensor, row: Tensor, tokens: Tensor) -> Tensor:
         """Probability of each of the k neighbours of ``tokens`` (M,) under ``law[row]``, (n, V): (M, k)."""
-        by_code = law if self.plain else law[:, self.tokens] * self.relaxable
-        return by_code[row[:, None], self._near(tokens, self.k)] * (self.code(tokens) >= 0)[:, None]
+        near = self.table[self.lookup.code(tokens).clamp_min(0), : self.k].long()
+        return self.lookup.by_code(law)[row[:, None], near] * (self.lookup.code(tokens) >= 0)[:, None]
 
-    def near(self, tokens: Tensor, count: int) -> Tensor:
-        """Tokens of the ``count`` nearest codes of each of ``tokens`` (M,): (M, count)."""
-        return self.tokens[self._near(tokens, count)]
-
-    def _near(self, tokens: Tensor, count: int) -> Tensor:
-        return self.table[self.code(tokens).clamp_min(0), :count].long()
+    def strike(self, law: Tensor, tokens: Tensor, struck: Tensor) -> Tensor:
+        """``law`` (M, V) without the neighbours of ``tokens`` that are marked in ``struck`` (M, C)."""
+        code = self.lookup.code(tokens)
+        near_code = self.table[code.clamp_min(0), : struck.shape[1]].long()
+        near = self.lookup.tokens[near_code]
+        keep = ~(struck & (code >= 0)[:, None] & self.lookup.relaxable[near_code])
+        return law.scatter(1, near, law.gather(1, near) * keep)
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,7 @@ class Neighbourhood(Relaxation):
     ``chosen`` says that q is one-hot; the authors' code treats such drafts otherwise than drawn ones.
     """
 
-    codes: Codes
+    neighbours: Neighbours
     delta: float | None
     lam: float | None
     kind: str = "optimal"
@@ -94,8 +84,8 @@ class Neighbourhood(Relaxation):
 
     def borrow(self, p: Tensor, row: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """C_m and m of ``tokens`` (M,) under the laws ``p[row]``, p (n, V): two (M,)."""
-        sums = self.codes.masses(p, row, tokens).cumsum(-1)
-        budget = self.delta if self.lam is None else ((self.lam - 1) * p[row, tokens])[:, None]
+        sums = self.neighbours.masses(p, row, tokens).cumsum(-1)
+        budget = p.new_full((), self.delta or 0.0) if self.lam is None else ((self.lam - 1) * p[row, tokens])[:, None]
         count = (sums <= budget).sum(-1)
         inside = sums.gather(1, (count - 1).clamp_min(0)[:, None])[:, 0]
         return torch.where(count > 0, inside, 0.0), count
@@ -128,28 +118,22 @@ class Neighbourhood(Relaxation):
     def _support(self, weights: Tensor, width: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows and tokens of the positive entries of ``weights`` (n, V), in blocks of bounded memory."""
         row, token = (weights > 0).nonzero(as_tuple=True)
-        size = max(1, _BLOCK // (width or self.codes.k))
+        size = max(1, _BLOCK // (width or self.neighbours.k))
         yield from zip(row.split(size), token.split(size), strict=True)
 
     def _after(self, p: Tensor, q: Tensor, row: Tensor, tokens: Tensor) -> Tensor:
         """Weights of the token that replaces each of ``tokens`` (M,), rejected at the nodes ``row`` (M,): (M, V)."""
         count = self.borrow(p, row, tokens)[1]
         g, law = p[row], q[row]
-        place = torch.arange(self.codes.table.shape[1], device=p.device)
+        place = torch.arange(self.neighbours.table.shape[1], device=p.device)
         if self.kind == "cutset":
-            left = residual(self._strike(g, tokens, place < count[:, None]), law)
+            left = residual(self.neighbours.strike(g, tokens, place < count[:, None]), law)
             return torch.where(left.sum(-1, keepdim=True) > 0, left, g)
-        struck = (place <= self.codes.k) & (count > 0)[:, None]
+        struck = (place <= self.neighbours.k) & (count > 0)[:, None]
         if self.chosen:
-            left = self._strike(g, tokens, struck).scatter(1, tokens[:, None], 0.0)
+            left = self.neighbours.strike(g, tokens, struck).scatter(1, tokens[:, None], 0.0)
             return torch.where(left.sum(-1, keepdim=True) > 0, left, 1.0)
-        return residual(g, self._strike(law, tokens, struck))
-
-    def _strike(self, law: Tensor, tokens: Tensor, struck: Tensor) -> Tensor:
-        """``law`` (M, V) without the neighbours of ``tokens`` that are marked in ``struck`` (M, C)."""
-        near = self.codes.near(tokens, struck.shape[1])
-        keep = ~(struck & (self.codes.code(tokens) >= 0)[:, None] & (self.codes.code(near) >= 0))
-        return law.scatter(1, near, law.gather(1, near) * keep)
+        return residual(g, self.neighbours.strike(law, tokens, struck))
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,6 @@ class BoundLantern:
     guarantee: Guarantee
     step_tv_bound: float | None
     name: str = "lantern"
-    legal_laws: frozenset[DraftLaw] = frozenset(DraftLaw)
     needs_law: bool = True
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
@@ -248,10 +231,10 @@ class LanternAcceptance(Acceptance):
             return RecursiveAcceptance()
         if config.table is None:  # one more than k: the authors' code strikes k + 1
             table = neighbour_table(codebook, config.k + 1, config.cache_dir)
-        codes = Codes(vectors, table, config.k, setup.device)
+        near = Neighbours(CodeLookup(vectors, setup.device), table, config.k)
         bound = self._bound(setup)
         guarantee = Guarantee.HEURISTIC if bound is None else Guarantee.BOUNDED_TV
-        return BoundLantern(Neighbourhood(codes, self.delta, config.lam, config.residual), guarantee, bound)
+        return BoundLantern(Neighbourhood(near, self.delta, config.lam, config.residual), guarantee, bound)
 
     def _bound(self, setup: RuleSetup) -> float | None:
         """TV that no step exceeds for such drafts, ``None`` if the rule bounds nothing; see the module."""
@@ -261,7 +244,7 @@ class LanternAcceptance(Acceptance):
         drawn = setup.law in TREE_LAWS or (siblings == 1 and setup.law in CHAIN_LAWS)
         if drawn and (config.lam is None or config.residual != "optimal"):
             return None
-        one = self.delta if config.lam is None else 1 - 1 / config.lam
+        one = self.delta or 0.0 if config.lam is None else 1 - 1 / config.lam
         return 1 - (1 - one) ** siblings
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.draft import Draft
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 
@@ -85,16 +85,27 @@ class Verdict:
 
 
 class AcceptanceRule(Protocol):
-    """Decide how much of a draft is kept. Implementations are configuration around pure tensor functions.
+    """Decide how much of a draft is kept. Implementations are configuration around pure tensor functions."""
 
-    ``step_tv_bound`` is the total variation that no step exceeds, where the rule can promise one.
-    """
+    @property
+    def name(self) -> str:
+        """Short name, as in ``stats.method``."""
+        ...
 
-    name: str
-    guarantee: Guarantee
-    step_tv_bound: float | None
-    legal_laws: frozenset[DraftLaw]
-    needs_law: bool
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the output is worth."""
+        ...
+
+    @property
+    def step_tv_bound(self) -> float | None:
+        """Total variation that no step exceeds, where the rule promises one."""
+        ...
+
+    @property
+    def needs_law(self) -> bool:
+        """Whether drafts must carry ``log_q``."""
+        ...
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
         """Judge ``draft`` given the target's raw ``logits`` (B, N, V), row n conditioned on the path to node n."""
