@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mmspec.acceptance.block import BlockAcceptance as BlockAcceptance
+    from mmspec.acceptance.budgeted import BudgetedAcceptance as BudgetedAcceptance
+    from mmspec.acceptance.cool import CoolAcceptance as CoolAcceptance
     from mmspec.acceptance.coupled import CoupledAcceptance as CoupledAcceptance
+    from mmspec.acceptance.fuzzy import FuzzyAcceptance as FuzzyAcceptance
     from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
     from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
     from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
+    from mmspec.acceptance.recursive import RecursiveAcceptance as RecursiveAcceptance
+    from mmspec.acceptance.threshold import ThresholdAcceptance as ThresholdAcceptance
+    from mmspec.acceptance.typical import TypicalAcceptance as TypicalAcceptance
     from mmspec.core.sampling import SamplingParams as SamplingParams
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
+    from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
+    from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline

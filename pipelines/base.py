@@ -21,7 +21,7 @@ from diffusers.utils import logging
 from torch import Tensor
 
 import mmspec
-from mmspec.acceptance.base import Acceptance
+from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
 from mmspec.core.draft import Draft, DraftLaw
@@ -32,6 +32,7 @@ from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
+from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, DraftSetup
 from mmspec.models.loading import check_weights, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
@@ -70,7 +71,7 @@ class DecodeRequest:
     stopping: Stopping
     guidance: Guidance
     drafter: Drafter | None
-    rule: Acceptance
+    rule: AcceptanceRule
     schedule: Schedule | None = None
     row_length: int | None = None
     prompt_ids: Tensor | None = None
@@ -192,13 +193,21 @@ class SpecPipeline(DiffusionPipeline):
             cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
         return cached[id(network)]
 
-    def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:
-        """The drafter and rule of a call, checked against one another."""
-        rule = self.acceptance or CoupledAcceptance()
-        if not speculate or self.drafter is None:
+    def token_vectors(self) -> TokenVectors | None:
+        """The vectors behind the target's tokens, for rules that relax by them; ``None`` if tokens have none."""
+        return None
+
+    def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, AcceptanceRule]:
+        """The drafter and rule of a call, checked against one another and bound to the target."""
+        rule, drafter = self.acceptance or CoupledAcceptance(), self.drafter
+        if not speculate or drafter is None:
             return None, CoupledAcceptance()
-        rule.check(self.drafter.law, sampling, type(self.drafter).__name__)
-        return self.drafter, rule
+        rule.check(drafter.law, sampling, type(drafter).__name__)
+        setup = RuleSetup(
+            law=drafter.law, sampling=sampling, device=self._execution_device, max_siblings=drafter.max_siblings,
+            vectors=self.token_vectors,
+        )  # fmt: skip
+        return drafter, rule.bind(setup)
 
     def estimate(self, request: DecodeRequest, prompt_width: int) -> MemoryEstimate:
         """Bytes that ``request`` needs on top of the weights."""
@@ -232,7 +241,10 @@ class SpecPipeline(DiffusionPipeline):
 
         session: Any = NoDraft()
         controller: Any = FixedController(1)
-        stats = DecodeStats(method="plain", guarantee=request.rule.guarantee, seeds=list(request.seeds))
+        stats = DecodeStats(
+            method="plain", guarantee=request.rule.guarantee, seeds=list(request.seeds),
+            step_tv_bound=request.rule.step_tv_bound,
+        )  # fmt: skip
         if drafter is not None:
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
@@ -243,7 +255,7 @@ class SpecPipeline(DiffusionPipeline):
             session, controller = drafter.session(setup), drafter.controller(costs)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{_short(drafter)}+{_short(request.rule)}"
+            stats.method = f"{type(drafter).__name__.removesuffix('Drafter').lower()}+{request.rule.name}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -350,10 +362,6 @@ def _with_shape_limit(compiled: Any) -> Any:
             return compiled(*args, **kwargs)
 
     return forward
-
-
-def _short(component: object) -> str:
-    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
 
 
 def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:

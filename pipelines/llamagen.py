@@ -13,17 +13,18 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, T5EncoderModel
 
-from mmspec.acceptance.base import Acceptance
+from mmspec.acceptance.base import Acceptance, TokenVectors
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import merge_stats
 from mmspec.core.stopping import Stopping
+from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, check_positive
 from mmspec.image.captions import clean_caption, encode_captions
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.image.llamagen_target import Condition, LlamaGenModel
-from mmspec.image.vq import decode_codes, downsample_factor
+from mmspec.image.vq import codebook, decode_codes, downsample_factor
 from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.image_call import ImageCall, ImageRun, as_captions
 from mmspec.pipelines.outputs import ImageOutput, PartialImages
@@ -93,6 +94,10 @@ class LlamaGenPipeline(SpecPipeline):
         """Height and width of a picture in pixels."""
         factor = downsample_factor(self.vq)
         return self.grid[0] * factor, self.grid[1] * factor
+
+    def token_vectors(self) -> TokenVectors:
+        """The codebook of ``vq``; code i is token i, and there are no structural tokens."""
+        return TokenVectors(codebook(self.vq))
 
     @torch.no_grad()
     def __call__(
@@ -297,7 +302,7 @@ class LlamaGenPipeline(SpecPipeline):
         sampling: SamplingParams,
         guidance: Guidance,
         drafter: Drafter | None,
-        rule: Acceptance,
+        rule: AcceptanceRule,
         schedule: Schedule | None,
     ) -> DecodeRequest:
         config = self.transformer.config

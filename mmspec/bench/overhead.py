@@ -13,10 +13,12 @@ import torch
 from diffusers import VQModel
 
 from mmspec.bench.harness import PARTS
-from mmspec.bench.methods import Method
+from mmspec.bench.methods import Method, Parts
+from mmspec.core.stats import DecodeStats
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.image.llamagen_configs import CODEBOOK_SIZE, llamagen_config
 from mmspec.pipelines.llamagen import LlamaGenPipeline
+from mmspec.pipelines.outputs import ImageOutput
 
 _ROUNDS = 12
 
@@ -44,21 +46,24 @@ def overhead_shares(methods: Iterable[Method], rounds: int = _ROUNDS) -> dict[st
 
 
 def _shares(pipe: LlamaGenPipeline, method: Method, rounds: int) -> dict[str, float]:
-    pipe.drafter, pipe.acceptance = method.build(None, None)
+    parts = method.build(Parts(None, None))
+    parts.put(pipe)
+    _decode(pipe, parts, 2)  # the first forwards are slower
+    stats = _decode(pipe, parts, rounds)
+    count = max(1, stats.forwards - 1)
+    milliseconds = {part: 1e3 * stats.seconds.get(part, 0.0) / count for part in PARTS}
+    return {"share": 1 - stats.model_share, "forward_ms": 1e3 * stats.seconds["model"] / count, **milliseconds}
+
+
+def _decode(pipe: LlamaGenPipeline, parts: Parts, rounds: int) -> DecodeStats:
+    """The stats of the first ``rounds`` rounds of a picture."""
 
     def stop(pipe: Any, step: int, place: int, tensors: dict[str, Any]) -> dict[str, Any]:
         pipe._interrupt = step >= rounds
         return tensors
 
-    for warm in (True, False):
-        call = {"seed": 0, "output_type": "tokens", "callback_on_step_end": stop if not warm else _stop_at_once}
-        stats = pipe(class_labels=1, speculate=pipe.drafter is not None, **call).stats
-    total = stats.seconds["total"]
-    count = max(1, stats.forwards - 1)
-    parts = {part: 1e3 * stats.seconds.get(part, 0.0) / count for part in PARTS}
-    return {"share": 1 - stats.seconds["model"] / total, "forward_ms": 1e3 * stats.seconds["model"] / count, **parts}
-
-
-def _stop_at_once(pipe: Any, step: int, place: int, tensors: dict[str, Any]) -> dict[str, Any]:
-    pipe._interrupt = step >= 2
-    return tensors
+    speculate = parts.drafter is not None
+    output = pipe(class_labels=1, seed=0, speculate=speculate, output_type="tokens", callback_on_step_end=stop)
+    assert isinstance(output, ImageOutput)
+    assert output.stats is not None
+    return output.stats

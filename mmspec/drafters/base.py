@@ -55,9 +55,14 @@ class DraftSetup:
 
 
 class Drafter(ABC):
-    """Settings of a drafter. Subclasses also derive from diffusers' config mixins."""
+    """Settings of a drafter. Subclasses also derive from diffusers' config mixins.
+
+    ``max_siblings`` is the most children of a node of its drafts, 1 for chains; ``None`` says nothing, and rules then
+    promise no bound that depends on it.
+    """
 
     law: DraftLaw
+    max_siblings: int | None = None
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError, before any forward, if this drafter cannot draft for ``vocab_size`` tokens."""

@@ -52,6 +52,7 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     config_name = "drafter_config.json"
     has_compatibles = False
+    max_siblings = 1
 
     @register_to_config
     def __init__(

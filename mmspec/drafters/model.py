@@ -44,6 +44,7 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     has_compatibles = False
     ignore_for_config = ["model"]  # noqa: RUF012 - diffusers reads a list
     law = DraftLaw.SAMPLED
+    max_siblings = 1
 
     @register_to_config
     def __init__(self, num_draft_tokens: int = 5, controller: str = "fixed", *, model: Any = None) -> None:

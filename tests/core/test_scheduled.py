@@ -188,7 +188,7 @@ def test_an_interrupted_run_says_so() -> None:
     decoder = ScheduledDecoder(
         SeenTarget(2), RASTER, M, RowNoise(seeds(2), V), SamplingParams(), stats := DecodeStats()
     )
-    for number, progress in enumerate(decoder.steps()):
+    for number, progress in enumerate(decoder.steps()):  # noqa: B007  (the last one is looked at)
         decoder.interrupted = number == 1
     assert progress.lengths == [2, 2]
     assert not progress.finished
