@@ -6,16 +6,18 @@
     mix        the token above with probability 1 - mix, else uniform; law (1 - mix) one-hot + mix / V
     law        a draw, with the slot's own noise, from the newest law before the slot
 
+With a grammar, guesses keep to what their slot allows: a draw is a draw among the allowed tokens, and a copied token
+that its slot does not allow is replaced by a uniform one.
+
 Symbols: B rows, L slots of the window, C slots to fill, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from mmspec.core.grammar import Grammar
 from mmspec.core.noise import Stream
 from mmspec.core.verify import RoundContext
 
@@ -30,17 +32,28 @@ class Initializer:
         vocab_size: Number of tokens V.
         row_length: Tokens per grid row. A target without a grid is one endless row: there is nothing above.
         mix: Uniform share of ``mix``.
+        row_start: Order index of the grid's first token.
+        grammar: Tokens that each order index allows.
 
     Raises:
         ValueError: If ``copy-up`` is asked of a target without a grid.
     """
 
-    def __init__(self, kind: str, vocab_size: int, row_length: int | None, mix: float) -> None:
+    def __init__(
+        self,
+        kind: str,
+        vocab_size: int,
+        row_length: int | None,
+        mix: float,
+        row_start: int = 0,
+        grammar: Grammar | None = None,
+    ) -> None:
         if kind == "copy-up" and row_length is None:
             raise ValueError(
                 "`initializer` 'copy-up' needs a target with a grid; use 'copy-left', 'uniform' or 'law'."
             )
         self.kind, self.vocab_size, self.row_length, self.mix = kind, vocab_size, row_length, mix
+        self.row_start, self.grammar = row_start, grammar
         self.needs_scores = kind == "law"
 
     def __call__(
@@ -50,29 +63,55 @@ class Initializer:
 
         ``slots`` (B, L) hold ``filled`` (B,) known tokens after the root; guesses at filled slots are ignored.
         """
+        allowed = None if self.grammar is None else self.grammar.allowed_at(self._place(context, count))
         if self.kind == "uniform":
-            return self._uniform(context, count), self._uniform_law(filled, count) if needs_law else None
+            return self._uniform(context, count, allowed), self._uniform_law(filled, count, allowed) if needs_law else None
         if self.kind == "law":
             assert scores is not None
-            guesses = (scores[:, None] + context.target_noise(count)).argmax(-1)
-            return guesses, scores.log_softmax(-1)[:, None].expand(-1, count, -1) if needs_law else None
+            return self._newest_law(context, scores, count, allowed, needs_law)
         copied = self._copy(context, slots, filled, count)
-        if self.kind != "mix":
-            return copied, self._one_hot_law(copied, 0.0) if needs_law else None
-        # keyed by the slot, not by the round: a guess stays the same however often it is made
-        place = context.generated[:, None] + torch.arange(count, device=slots.device)
-        use_copy = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1)) >= self.mix
-        guesses = torch.where(use_copy, copied, self._uniform(context, count))
-        return guesses, self._one_hot_law(copied, self.mix) if needs_law else None
+        if self.kind != "mix" and allowed is None:
+            return copied, self._mixture(copied, 0.0) if needs_law else None
+        uniform, share = self._uniform(context, count, allowed), 0.0
+        guesses, legal = copied, None
+        if self.kind == "mix":
+            # keyed by the slot, not by the round: a guess stays the same however often it is made
+            place, share = self._place(context, count), self.mix
+            use_copy = context.noise.uniform(Stream.AUXILIARY, place, torch.full_like(place, -1)) >= self.mix
+            guesses = torch.where(use_copy, copied, uniform)
+        if allowed is not None:
+            legal = allowed.gather(-1, copied[..., None])  # (B, C, 1)
+            guesses = torch.where(legal[..., 0], guesses, uniform)
+        if not needs_law:
+            return guesses, None
+        law = self._mixture(copied, share, allowed)
+        return guesses, law if legal is None else torch.where(legal, law, self._uniform_law(filled, count, allowed))
+
+    @staticmethod
+    def _place(context: RoundContext, count: int) -> Tensor:
+        """Order indices of the first ``count`` slots (B, C)."""
+        return context.generated[:, None] + torch.arange(count, device=context.generated.device)
+
+    def _newest_law(
+        self, context: RoundContext, scores: Tensor, count: int, allowed: Tensor | None, needs_law: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draws (B, C) from ``scores`` (B, V), or uniform ones where these allow nothing that the slot does."""
+        spread = scores[:, None].expand(-1, count, -1)
+        if allowed is not None:
+            spread = spread.masked_fill(~allowed, -torch.inf)
+            nothing = (spread == -torch.inf).all(-1, keepdim=True)
+            spread = torch.where(nothing & allowed, 0.0, spread)
+        guesses = (spread + context.target_noise(count)).argmax(-1)
+        return guesses, spread.log_softmax(-1) if needs_law else None
 
     def _copy(self, context: RoundContext, slots: Tensor, filled: Tensor, count: int) -> Tensor:
         """Token of the nearest known neighbour of each of the first ``count`` slots (B, C)."""
-        place = context.generated[:, None] + torch.arange(count, device=slots.device)  # (B, C) order index
+        place = self._place(context, count)
         known = (context.generated + filled)[:, None]  # first unknown order index
         source = (known - 1).expand_as(place)
         if self.row_length is not None:
             if self.kind == "copy-left":  # a row that begins beyond the known part starts with the token above
-                anchor = place - place % self.row_length
+                anchor = place - (place - self.row_start) % self.row_length
                 above = anchor - self.row_length * torch.div(
                     anchor - known + self.row_length, self.row_length, rounding_mode="floor"
                 )
@@ -81,8 +120,8 @@ class Initializer:
                 up = place - self.row_length * torch.div(
                     place - known + self.row_length, self.row_length, rounding_mode="floor"
                 )
-                source = torch.where(up >= 0, up, source)
-            source = torch.where(source >= 0, source, known - 1)
+                source = torch.where(up >= self.row_start, up, source)
+            source = torch.where(source >= self.row_start, source, known - 1)
         committed = context.tokens.gather(1, source.clamp(0, context.tokens.shape[1] - 1))
         if slots.shape[1] == 0:
             return committed
@@ -90,13 +129,19 @@ class Initializer:
         return torch.where(source < context.generated[:, None], committed, guessed)
 
     @staticmethod
-    def _uniform(context: RoundContext, count: int) -> Tensor:
-        return context.target_noise(count).argmax(-1)
+    def _uniform(context: RoundContext, count: int, allowed: Tensor | None) -> Tensor:
+        noise = context.target_noise(count)
+        return (noise if allowed is None else noise.masked_fill(~allowed, -torch.inf)).argmax(-1)
 
-    def _uniform_law(self, filled: Tensor, count: int) -> Tensor:
-        law = torch.full((1, 1, 1), -math.log(self.vocab_size), device=filled.device)
-        return law.expand(len(filled), count, self.vocab_size)
+    def _uniform_law(self, filled: Tensor, count: int, allowed: Tensor | None) -> Tensor:
+        law = torch.zeros((1, 1, self.vocab_size), device=filled.device)
+        if allowed is not None:
+            law = law.masked_fill(~allowed, -torch.inf)
+        return law.log_softmax(-1).expand(len(filled), count, self.vocab_size)
 
-    def _one_hot_law(self, tokens: Tensor, uniform_share: float) -> Tensor:
+    def _mixture(self, tokens: Tensor, uniform_share: float, allowed: Tensor | None = None) -> Tensor:
+        """Log-law (B, C, V) with ``1 - uniform_share`` on ``tokens`` (B, C), the rest on all allowed ones."""
         law = torch.full((*tokens.shape, self.vocab_size), uniform_share / self.vocab_size, device=tokens.device)
-        return law.scatter_add_(-1, tokens[..., None], torch.full_like(law[..., :1], 1 - uniform_share)).log()
+        if allowed is not None:
+            law = allowed * (uniform_share / allowed.sum(-1, keepdim=True))
+        return law.scatter_add(-1, tokens[..., None], torch.full_like(law[..., :1], 1 - uniform_share)).log()
