@@ -100,9 +100,7 @@ class GrammarSession:
         forced = self.grammar.forced_at(after - 1)
         forced = torch.where(draft.depth > 0, forced, -1)  # the root is committed
         tokens = torch.where(forced >= 0, forced, draft.tokens)
-        return replace(
-            draft, tokens=tokens, valid=_extended(draft, forced >= 0), log_q=self._law(draft.log_q, after)
-        )
+        return replace(draft, tokens=tokens, valid=_extended(draft, forced >= 0), log_q=self._law(draft.log_q, after))
 
     def _law(self, log_q: Tensor | None, after: Tensor) -> Tensor | None:
         if log_q is None:

@@ -65,7 +65,9 @@ class Initializer:
         """
         allowed = None if self.grammar is None else self.grammar.allowed_at(self._place(context, count))
         if self.kind == "uniform":
-            return self._uniform(context, count, allowed), self._uniform_law(filled, count, allowed) if needs_law else None
+            return self._uniform(context, count, allowed), self._uniform_law(
+                filled, count, allowed
+            ) if needs_law else None
         if self.kind == "law":
             assert scores is not None
             return self._newest_law(context, scores, count, allowed, needs_law)

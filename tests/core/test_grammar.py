@@ -13,6 +13,7 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.sampling import SamplingParams
+from mmspec.drafters.base import DraftSetup
 from mmspec.drafters.initializers import INITIALIZERS, Initializer
 from mmspec.drafters.jacobi import COUPLINGS, JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
@@ -27,6 +28,9 @@ SLOTS = [HEADER, None, None, ROW_END, None, None, ROW_END, END]
 LENGTH, ROW, COUNT = len(SLOTS), 3, 20_000
 GRAMMAR = Grammar.of_slots(SLOTS, torch.arange(VOCAB) < 3)
 TABLE, OTHER = random_table(VOCAB, LENGTH - 1, 1), random_table(VOCAB, LENGTH - 1, 2)
+#: two rows of 2 codes with row ends, few enough strings to enumerate
+SMALL = [None, None, 3, None, None, 3]
+SMALL_GRAMMAR, SMALL_TABLE = Grammar.of_slots(SMALL, torch.arange(4) < 3), random_table(4, 6, 3)
 SAMPLING = {"plain": SamplingParams(), "k2": SamplingParams(top_k=2), "top-p": SamplingParams(0.8, top_p=0.7)}
 
 
@@ -84,7 +88,7 @@ def test_every_other_drafter_equals_plain() -> None:
 
 @pytest.mark.parametrize("rule", ["block", "coupled", "match", "ratio"])
 def test_forced_tokens_are_accepted_by_every_rule(rule: str) -> None:
-    """A drafter that is right nowhere still gets every forced token behind its root: 8 tokens take 5 forwards."""
+    """A drafter that is right nowhere still gets every forced token behind its root: 8 tokens take 6 forwards."""
 
     class Wrong(ScriptedSession):
         def propose(self, context: Any, width: int) -> Draft:
@@ -95,7 +99,7 @@ def test_forced_tokens_are_accepted_by_every_rule(rule: str) -> None:
             return Draft(draft.tokens, DraftLaw.SAMPLED, log_q=law)
 
     _, stats = run(Wrong(torch.full((40, LENGTH), 5)), rule, width=2)
-    assert stats.forwards == 1 + 5 - 1  # header and code; code; row end and code; code; row end and end mark
+    assert stats.forwards == 6  # header | code | code | row end, code | code | row end, end mark
     assert stats.tokens == 40 * LENGTH
 
 
@@ -118,8 +122,6 @@ def test_the_law_of_a_forced_token_is_one_hot_and_others_are_kept() -> None:
             seen.append(draft)
             return draft
 
-    from mmspec.drafters.base import DraftSetup
-
     setup = DraftSetup(8, VOCAB, torch.device("cpu"), LENGTH, needs_law=True, row_length=ROW)  # knows no grammar
     decode(target(8), seeds(8), LENGTH, Spy(jacobi(6, "maximal").session(setup), GRAMMAR), width=6)
     assert seen
@@ -134,10 +136,17 @@ RULES = [
 ]
 
 
+def small_target(count: int) -> TableTarget:
+    return TableTarget(SMALL_TABLE, len(SMALL), count, grammar=SMALL_GRAMMAR)
+
+
 def deviation(drafter: Any, rule: str, sampling: SamplingParams) -> float:
-    tokens, _ = run(drafter, rule, sampling, COUNT)
-    assert structure_holds(tokens)
-    return z_score(string_numbers(tokens, VOCAB), enumerate_law(target(1), sampling))
+    """z of the decoded strings of :data:`SMALL` against their enumerated law."""
+    tokens, _ = decode(
+        small_target(COUNT), seeds(COUNT), len(SMALL), drafter, ACCEPTANCE_RULES.create(rule), sampling,
+        row_length=ROW, grammar=SMALL_GRAMMAR,
+    )  # fmt: skip
+    return z_score(string_numbers(tokens, 4), enumerate_law(small_target(1), sampling))
 
 
 @pytest.mark.parametrize(("rule", "coupling", "initializer"), RULES)
