@@ -16,7 +16,6 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.drafters.base import DraftSetup
 from mmspec.drafters.initializers import INITIALIZERS, Initializer
 from mmspec.drafters.jacobi import COUPLINGS, JacobiDrafter
-from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
 from tests.oracles.decode import decode, seeds
 from tests.oracles.sessions import RaggedSession, ScriptedSession, TreeSession
@@ -44,7 +43,7 @@ def run(
 ) -> tuple[Tensor, Any]:  # fmt: skip
     return decode(
         target(count, scale), seeds(count), LENGTH, drafter, ACCEPTANCE_RULES.create(rule), sampling, width,
-        row_length=ROW, row_start=1, grammar=GRAMMAR, draft_target=lambda network: target(count, scale),
+        row_length=ROW, row_start=1, grammar=GRAMMAR,
     )  # fmt: skip
 
 
@@ -164,17 +163,6 @@ def test_a_stated_law_that_forgets_the_grammar_is_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Initializer, "_uniform_law", forgetful)
     assert deviation(jacobi(5, "gumbel", "uniform"), "ratio", SAMPLING["plain"]) > 10
-
-
-def test_a_draft_model_reads_the_masked_law_too() -> None:
-    plain, _ = run(None)
-
-    class Network:
-        config = type("Config", (), {"vocab_size": VOCAB})
-
-    tokens, stats = run(ModelDrafter(3, model=Network()))
-    assert torch.equal(tokens, plain)
-    assert stats.acceptance_rate == 1.0  # the draft model is the target itself
 
 
 def test_masks_and_forced_tokens_by_index() -> None:
