@@ -187,7 +187,7 @@ def chameleon_vq() -> VQModel:
         ).eval()  # fmt: skip
 
 
-def chameleon_pipeline(style: str, **changes: Any) -> ChameleonPipeline:
+def chameleon_pipeline(style: str | None, **changes: Any) -> ChameleonPipeline:
     """Pictures of 4 x 4 codes by default, 2 pixels each; ``lumina`` with row ends and other sizes of that area."""
     text = tokenizer(CHAMELEON_SPECIAL, "<s>", "</s>", "<pad>")
     settings: dict[str, Any] = {
