@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
+    from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
+    from mmspec.pipelines.chameleon import ChameleonPipeline as ChameleonPipeline
+    from mmspec.pipelines.emu3 import Emu3Pipeline as Emu3Pipeline
+    from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
 
 from mmspec.acceptance import ACCEPTANCE_RULES
@@ -52,9 +56,13 @@ _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
     **SCHEDULES.exports(),
+    "AutoImagePipeline": "mmspec.pipelines.auto",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
+    "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
+    "Emu3Pipeline": "mmspec.pipelines.emu3",
     "Guarantee": "mmspec.core.verify",
+    "JanusPipeline": "mmspec.pipelines.janus",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
     "SamplingParams": "mmspec.core.sampling",

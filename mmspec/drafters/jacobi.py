@@ -84,7 +84,9 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     def session(self, setup: DraftSetup) -> DraftSession:
         config = self.config
-        initializer = Initializer(config.initializer, setup.vocab_size, setup.row_length, config.mix)
+        initializer = Initializer(
+            config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar
+        )
         return JacobiSession(config.coupling, initializer, self.law, setup)
 
 
@@ -99,7 +101,8 @@ class JacobiSession:
         self.slots = torch.zeros(setup.num_rows, 0, dtype=torch.long, device=setup.device)
         self.filled = torch.zeros(setup.num_rows, dtype=torch.long, device=setup.device)
         self.log_q = torch.zeros(setup.num_rows, 0, setup.vocab_size, device=setup.device) if self.needs_law else None
-        self.last_scores: Tensor | None = None  # newest law before the first unfilled slot (B, V)
+        self.last_scores: Tensor | None = None  # newest law of a slot with a choice (B, V)
+        self.grammar = setup.grammar
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         if self.initializer.needs_scores:
@@ -137,10 +140,21 @@ class JacobiSession:
         if self.log_q is not None and log_p is not None:
             self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
-            self.last_scores = process(output.logits[:, -1], context.sampling)
+            self.last_scores = self._newest_scores(context, output.logits)
         by = verdict.num_accepted + 1
         self._shift(by)
         self.filled = draft.num_nodes - by if whole else (self.filled.clamp_min(draft.num_nodes) - by).clamp_min(0)
+
+    def _newest_scores(self, context: RoundContext, logits: Tensor) -> Tensor:
+        """Scores (B, V) of the last node whose next slot is free; forced ones say nothing about others."""
+        if self.grammar is None:
+            return process(logits[:, -1], context.sampling)
+        nodes = torch.arange(logits.shape[1], device=logits.device)
+        free = self.grammar.forced_at(context.generated[:, None] + nodes) < 0  # (B, N)
+        last = torch.where(free, nodes, -1).amax(-1)
+        chosen = logits.gather(1, last.clamp_min(0)[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
+        assert self.last_scores is not None
+        return torch.where((last >= 0)[:, None], process(chosen, context.sampling), self.last_scores)
 
     def _redraw(
         self, context: RoundContext, draft: Draft, logits: Tensor, verdict: Verdict

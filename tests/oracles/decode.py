@@ -10,6 +10,7 @@ from torch import Tensor
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, Controller, CostCurve, FixedController
 from mmspec.core.drafting import NoDraft
+from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.loop import SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
@@ -31,6 +32,8 @@ def decode(
     row_length: int | None = None,
     draft_target: Any = None,
     prompt_ids: Tensor | None = None,
+    grammar: Grammar | None = None,
+    row_start: int = 0,
 ) -> tuple[Tensor, DecodeStats]:
     """Decode ``len(seeds)`` rows; plain without a drafter. ``drafter`` may also be a ready session."""
     sampling = sampling or SamplingParams()
@@ -42,11 +45,14 @@ def decode(
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
+            grammar=grammar, row_start=row_start,
         )  # fmt: skip
         session = drafter.session(setup)
         controller = FixedController(width) if width else drafter.controller(flat_costs())
     elif drafter is not None:
         session, controller = drafter, FixedController(width or 8)
+    if grammar is not None and drafter is not None:
+        session = GrammarSession(session, grammar)
     stats = DecodeStats()
     noise = RowNoise(seeds, target.vocab_size)
     stopping = Stopping(max_new_tokens, stop_tokens)
