@@ -301,6 +301,10 @@ class ImagePipeline(SpecPipeline):
             images = self.image_processor.postprocess(images, output_type=call.output_type)
         return ImageOutput(images=images, tokens=tokens, stats=stats)
 
+    def decode_tokens(self, tokens: Tensor) -> Tensor:
+        """Pictures (B, 3, h, w), roughly in [-1, 1], of complete pictures (B, M) of the default size in the loop's ids."""
+        return self._decode(self.layout().codes(tokens))
+
     def _decode(self, codes: Tensor) -> Tensor:
         # one by one: convolutions of a batch round differently, so a picture's bytes would depend on its batch
         there = codes.to(self._execution_device)

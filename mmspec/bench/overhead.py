@@ -39,6 +39,11 @@ def random_gpt_b() -> LlamaGenPipeline:
     return pipe
 
 
+def measurable(method: Method) -> bool:
+    """Whether ``method`` can run on random weights: it has a fixed window of its own and loads nothing."""
+    return method.name == "plain" or (method.drafter == "jacobi" and not method.default)
+
+
 def overhead_shares(methods: Iterable[Method], rounds: int = _ROUNDS) -> dict[str, dict[str, float]]:
     """Share of the decoding loop's wall time outside the forwards, and milliseconds a round by part, for each method."""
     pipe = random_gpt_b()
