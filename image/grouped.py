@@ -74,7 +74,7 @@ class Groups(DenseRelaxation):
 
     def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
         everything = torch.arange(p.shape[-1], device=p.device)
-        parts = everything.split(max(1, _BLOCK // (self.size * len(p) * self.distances.vectors.shape[1])))
+        parts = everything.split(max(1, _BLOCK // (self.size * max(1, len(p)) * self.distances.vectors.shape[1])))
         return torch.cat([self._weigh(p, q, part.expand(len(p), -1)) for part in parts], dim=1)
 
     def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Groups(DenseRelaxation):
         grouped = inside & ((of_members - own).abs() < self.gap) & self.distances.close(tokens[..., None], members)
         if self.kind == "token":
             grouped &= (rank >= before)[..., None]
-        grouped |= members == tokens[..., None]
+        grouped |= inside & (members == tokens[..., None])
         p_group = (of_members * grouped).sum(-1)
         q_group = (q.gather(1, members.flatten(1)).view_as(place) * grouped).sum(-1)
         return torch.where(q_group > 0, q.gather(1, tokens) * p_group / q_group, p_group)

@@ -34,7 +34,7 @@ class Annealed(DenseRelaxation):
         return max(1.0, self.delta * math.exp(-self.nu * depth - self.mu))
 
     def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        omega = (self.delta * torch.exp(-self.nu * depth - self.mu)).clamp_min(1)
+        omega = (self.delta * torch.exp(-self.nu * depth.to(p.dtype) - self.mu)).clamp_min(1)
         return omega[:, None] * p
 
 

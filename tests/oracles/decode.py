@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, Controller, CostCurve, FixedController
 from mmspec.core.drafting import NoDraft
@@ -41,7 +42,8 @@ def decode(
     session: Any = NoDraft()
     controller: Controller = FixedController(1)
     if isinstance(drafter, Drafter):
-        rule.check(drafter.law, sampling, type(drafter).__name__)
+        if isinstance(rule, Acceptance):  # a bound rule was checked before
+            rule.check(drafter.law, sampling, type(drafter).__name__)
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
