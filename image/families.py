@@ -42,19 +42,19 @@ IMAGE_FAMILIES: tuple[ImageFamily, ...] = (
         4.0, 2000, "MIT", "conversion: mmspec convert llamagen",
     ),
     ImageFamily(
-        "emu3", "Emu3Pipeline", "emu3", ("BAAI/Emu3-Gen-hf",), 8.8e9, "about 720 x 720, any aspect ratio", 3.0, 2048,
+        "emu3", "Emu3Pipeline", "emu3", ("BAAI/Emu3-Gen-hf",), 8.76e9, "about 720 x 720, any aspect ratio", 3.0, 2048,
         "Apache-2.0",
     ),
     ImageFamily(
         "janus", "JanusPipeline", "janus",
         ("deepseek-community/Janus-Pro-1B", "deepseek-community/Janus-Pro-7B", "deepseek-community/Janus-1.3B"),
-        2.1e9, "384 x 384", 5.0, 0, "DeepSeek Model License",
+        2.08e9, "384 x 384", 5.0, 0, "DeepSeek Model License",
     ),
     ImageFamily(
         "chameleon", "ChameleonPipeline", "chameleon",
         ("leloy/Anole-7b-v0.1-hf", "Alpha-VLLM/Lumina-mGPT-7B-512", "Alpha-VLLM/Lumina-mGPT-7B-768",
          "Alpha-VLLM/Lumina-mGPT-7B-768-Omni", "Alpha-VLLM/Lumina-mGPT-7B-1024"),
-        7.1e9, "512 x 512 (Anole); the area of 512, 768 or 1024 square, up to 4:1 (Lumina-mGPT)", 3.0, 0,
+        7.08e9, "512 x 512 (Anole); the area of 512, 768 or 1024 square, up to 4:1 (Lumina-mGPT)", 3.0, 0,
         "Chameleon Research License", "Meta's picture decoder: mmspec convert chameleon-vq",
     ),
 )  # fmt: skip

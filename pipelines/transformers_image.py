@@ -97,7 +97,9 @@ class TransformersImagePipeline(ImagePipeline):
         model = load_strictly(cls._model_class(), name, cls.unused_tensors, dtype=dtype, **options, **hub)
         parts = {setting: given[setting] for setting in settings if setting in given}
         parts.setdefault("drafter", JacobiDrafter())
-        return cls(model=model, **cls._load_text(name, hub), **parts)
+        if not parts.keys() & {"processor", "tokenizer"}:
+            parts |= cls._load_text(name, hub)
+        return cls(model=model, **parts)
 
     def _check_model(self) -> None:
         """Raise ValueError if the model's cache cannot be rolled back."""
