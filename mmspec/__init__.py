@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
+    from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
