@@ -56,6 +56,36 @@ def llamagen(
         say(f"Try: mmspec image --model {output} {'PROMPT' if text_encoder else '--class-label 207'} --drafter jacobi")
 
 
+@app.command("lantern-drafter")
+def lantern_drafter(
+    drafter: Annotated[Path, typer.Argument(help="Drafter file or folder as published by LANTERN.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    target: Annotated[
+        Path | None, typer.Option(help="Converted pipeline that it drafts for; the drafter will refuse any other.")
+    ] = None,
+    num_heads: Annotated[
+        int | None, typer.Option(help="Attention heads, where the width is none of the published.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of the weights; default as stored.")] = None,
+) -> None:
+    """Convert a published LANTERN drafter for LlamaGen; nothing is written if a tensor is missing or unexpected.
+
+    [bold]Example[/]: mmspec convert lantern-drafter drafter.safetensors llamagen-xl/feature_drafter --target llamagen-xl
+    """
+    for path in (drafter, target):
+        if path is not None and not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; name a released file or a converted folder.")
+    from mmspec.checkpoints.lantern_drafter import convert_lantern_drafter
+    from mmspec.runner.device import pick_dtype
+
+    convert_lantern_drafter(
+        drafter, output, target=target, num_heads=num_heads, dtype=None if dtype is None else pick_dtype(dtype)
+    )
+    tell_files([output])
+    if target is not None:
+        say(f"Try: mmspec image --model {target} PROMPT --drafter feature --set drafter.weights={output}")
+
+
 def parse_size(text: str) -> int | tuple[int, int]:
     """``256`` or ``256x384`` as pixels; ValueError for anything else."""
     sides = text.lower().split("x")

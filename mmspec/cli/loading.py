@@ -44,7 +44,8 @@ def set_method(
         pipe.schedule = None
     for kind, name in zip(KINDS, (drafter, acceptance, schedule), strict=True):
         if name is not None or settings[kind]:
-            setattr(pipe, kind, build_component(kind, name, settings[kind], getattr(pipe, kind, None)))
+            saved = getattr(pipe, kind, None)
+            setattr(pipe, kind, build_component(kind, name, settings[kind], saved, pipe.name_or_path))
     pipe.to(pipe.device)  # a new drafter may have weights
 
 

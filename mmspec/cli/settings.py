@@ -51,7 +51,9 @@ def check_settings(component: Any, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"{component.__name__} has no setting {', '.join(map(repr, unknown))}; {choices}.")
 
 
-def build_component(kind: str, name: str | None, settings: Mapping[str, Any], saved: Any) -> Any:
+def build_component(
+    kind: str, name: str | None, settings: Mapping[str, Any], saved: Any, source: str | None = None
+) -> Any:
     """The component called ``name``, or the ``saved`` one of the checkpoint with changed settings.
 
     Args:
@@ -59,6 +61,7 @@ def build_component(kind: str, name: str | None, settings: Mapping[str, Any], sa
         name: A name of the registry; ``None`` keeps the saved one.
         settings: Constructor arguments, the rest as in the registry's class or in ``saved``.
         saved: The checkpoint's own component or ``None``.
+        source: The checkpoint, in which a component with weights finds them; ``weights`` in ``settings`` names another.
     """
     from mmspec.acceptance import ACCEPTANCE_RULES
     from mmspec.drafters import DRAFTERS
@@ -72,6 +75,12 @@ def build_component(kind: str, name: str | None, settings: Mapping[str, Any], sa
             f"--set changes the {kind}, but the checkpoint has none; add --{kind} with one of {', '.join(registry.names)}."
         )
     component = type(saved) if name is None else registry.load(name)
+    if hasattr(component, "with_settings"):  # it has weights
+        changes = {key: value for key, value in settings.items() if key != "weights"}
+        check_settings(component, changes)
+        weights = settings.get("weights", source if name is not None else None)
+        made = saved if weights is None else component.from_pretrained(weights)
+        return made.with_settings(**changes)
     check_settings(component, settings)
     values = {**(_settings_of(saved) if name is None else {}), **settings}
     if isinstance(values.get("model"), str):  # a draft model, named by its folder

@@ -73,7 +73,8 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         branching: Children of an expanded node, for dynamic trees.
         choices: Paths of a static tree, best first; ``None`` is :data:`CHOICES`.
         replacement: Whether siblings of a sampled tree are drawn independently, twins included.
-        calibration: Per depth, what to divide scores by before they are read as probabilities; the last one goes on.
+        calibration: For each mode and depth, what to divide scores by before they are read as probabilities; the last
+            depth goes on, a mode that is missing divides by 1.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
         prior: Tokens per forward by width, measured when the drafter was made; a start for ``cost-aware``.
 
@@ -106,7 +107,7 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         branching: int = 4,
         choices: Sequence[Sequence[int]] | None = None,
         replacement: bool = False,
-        calibration: Sequence[float] = (1.0,),
+        calibration: dict[str, list[float]] | None = None,
         controller: str = "fixed",
         prior: dict[str, float] | None = None,
     ) -> None:
@@ -140,9 +141,18 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         if str(place).startswith("mmspec/"):
             place = local_folder(place) or place
         if (Path(place) / "model_index.json").is_file():
-            kwargs.setdefault("subfolder", FOLDER)
+            folder = Path(place) / kwargs.setdefault("subfolder", FOLDER)
+            if not folder.is_dir():
+                raise ValueError(
+                    f"{pretrained_model_name_or_path} has no feature drafter: there is no {folder.name} in it. Train one "
+                    "with `mmspec train image-drafter`, or name another folder."
+                )
         kwargs.setdefault("torch_dtype", torch.float32)
         return super().from_pretrained(place, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> FeatureDrafter:
+        super().to(*args, **kwargs)
+        return self
 
     def with_settings(self, **changes: Any) -> FeatureDrafter:
         """A drafter with other settings on the same weights, e.g. ``with_settings(tree="chain", num_nodes=6)``.
@@ -196,7 +206,9 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
                 "choose another drafter for this model, such as NGramDrafter()."
             )
         self.check_vocabulary(setup.vocab_size)
-        runner = FeatureRunner(self, setup.runner, setup.max_new_tokens, self.max_nodes)
+        config = self.config
+        expanded = config.beam * config.depth if config.tree == "dynamic" else 0  # some are not in the final tree
+        runner = FeatureRunner(self, setup.runner, setup.max_new_tokens, max(self.max_nodes, expanded))
         return FeatureSession(runner, self, setup)
 
     def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
@@ -230,7 +242,9 @@ class WholeTree(FixedController):
         return self.width if limit > 1 else 1
 
 
-def _check_shape(mode: str, tree: str, choices: Sequence[Sequence[int]] | None, calibration: Sequence[float]) -> None:
+def _check_shape(
+    mode: str, tree: str, choices: Sequence[Sequence[int]] | None, calibration: dict[str, list[float]] | None
+) -> None:
     for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
         if value not in legal:
             raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
@@ -241,8 +255,11 @@ def _check_shape(mode: str, tree: str, choices: Sequence[Sequence[int]] | None, 
         )
     if choices is not None:
         static_tree(choices)
-    if not calibration or any(not 0 < value < float("inf") for value in calibration):
-        raise ValueError(f"`calibration` must hold at least one positive number, got {calibration!r}.")
+    for name, scales in (calibration or {}).items():
+        if name not in MODES or not scales or any(not 0 < scale < float("inf") for scale in scales):
+            raise ValueError(
+                f"`calibration` must give positive numbers for {', '.join(MODES)}, got {name!r}: {scales!r}."
+            )
 
 
 def _compare(what: str, drafted: int, wanted: int) -> None:

@@ -34,8 +34,12 @@ class FeatureSession:
         config = drafter.config
         self.runner, self.config, self.choices, self.law = runner, config, drafter.choices, drafter.law
         self.needs_law, self.max_new_tokens = setup.needs_law, setup.max_new_tokens
-        # under a ratio rule a chain must be drawn from its law; noise that outlives the round would bias block rules
-        self.mode = "sampled" if config.mode == "coupled" and setup.needs_law else config.mode
+        self.mode = config.mode
+        if config.mode == "coupled" and setup.needs_law:
+            # the target's noise says nothing under a ratio rule: a chain is drawn with noise of its round, as block
+            # rules want it, and a tree is made of the likeliest tokens
+            self.mode = "sampled" if config.tree == "chain" else "top-k"
+        self.scales = (config.calibration or {}).get(self.mode, [1.0])
         self.depth = 0  # of the deepest node of the last draft
         self.forwards = 0
 
@@ -178,7 +182,7 @@ class FeatureSession:
             ranking = logits / max(context.sampling.temperature, 1e-5)
             if self.mode == "coupled":
                 ranking = ranking + context.target_noise(depth + 1)[:, depth, None]
-        scale = self.config.calibration[min(depth, len(self.config.calibration) - 1)]
+        scale = self.scales[min(depth, len(self.scales) - 1)]
         return ranking, (ranking / scale).log_softmax(-1), None
 
     def _grow(

@@ -68,14 +68,14 @@ class FeatureRunner:
         network: The feature network.
         target: The session of the target that it drafts for.
         max_new_tokens: Longest output of a row.
-        max_nodes: Most drafted pairs of a round, and most pairs that one row may queue beyond another.
+        max_pairs: Most drafted pairs of a round, and most pairs that one row may queue beyond another.
     """
 
     _features: Tensor  # (R, Q, D) states of the queued pairs
     _tokens: Tensor  # (B, Q) tokens of the queued pairs
     _queued: Tensor  # (B,) how many of them are real
 
-    def __init__(self, network: FeatureNetwork, target: Runner, max_new_tokens: int, max_nodes: int) -> None:
+    def __init__(self, network: FeatureNetwork, target: Runner, max_new_tokens: int, max_pairs: int) -> None:
         self.network, self.guidance = network, target.guidance
         self.model: FeatureModel = target.model  # type: ignore[assignment] # checked when the drafter was chosen
         prompt = self.model.prompt
@@ -85,7 +85,7 @@ class FeatureRunner:
         self._width, self._first = prompt.width, prompt.first
         self._prompt_lengths = prompt.length.to(self.device)
         self._offset = prompt.position_offset.to(self.device)
-        self.cache = SpecCache(len(prompt.length), prompt.width + max_new_tokens + max_nodes, self.device)
+        self.cache = SpecCache(len(prompt.length), prompt.width + max_new_tokens + max_pairs, self.device)
         self.cache.start = prompt.start.to(self.device)
         if not network.mask_padding:
             self.cache.start = torch.full_like(self.cache.start, self._first)

@@ -19,16 +19,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.guidance import Guidance
 from mmspec.drafters.fingerprint import fingerprint
+from mmspec.drafters.initializers import INITIALIZERS
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.spatial import FOLDER, SpatialDrafter
-from mmspec.image.llamagen_target import LlamaGenModel
 from mmspec.pipelines.llamagen import LlamaGenPipeline
-from mmspec.runner.runner import Runner
+from mmspec.training.image_drafter import (
+    ImageDrafterConfig,
+    gather_pictures,
+    guided_logits,
+    held_out_captions,
+    load_target,
+    read_target,
+)
 from mmspec.training.loop import LoopConfig, fit, step_generator
-from mmspec.training.pictures import Pictures, emoji_subjects, listed_subjects, sample_pictures
+from mmspec.training.pictures import Pictures, Subject
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +47,8 @@ class SpatialHeadsConfig(LoopConfig):
         target: Embedded name, folder or hub id of a LlamaGen pipeline.
         prompts: Text file with one caption a line to draw; ``None`` draws the training captions of mmspec/emoji-t2i, or
             all classes of a target without captions.
+        held_out: JSON list or text file of captions to draw nothing of, for the comparison in the end; ``None`` takes
+            the target's ``prompts.json``, if it has one.
         num_pictures: Pictures sampled from the target.
         horizontal, vertical: Heads along the row and down the column.
         intermediate_size: Width of a head's SwiGLU; ``None`` is the target's hidden size.
@@ -54,6 +62,7 @@ class SpatialHeadsConfig(LoopConfig):
 
     target: str = "mmspec/emoji-t2i"
     prompts: Path | None = None
+    held_out: Path | None = None
     num_pictures: int = 512
     horizontal: int = 5
     vertical: int = 2
@@ -76,41 +85,24 @@ class SpatialHeadsConfig(LoopConfig):
 
 @dataclass
 class Pool:
-    """Pictures with the states of the target: ``states`` (B, G, N, D), ``codes`` (B, N)."""
+    """Pictures with the states of the target: ``states`` (B, G, N, D) before each of the ``codes`` (B, N)."""
 
     states: Tensor
     codes: Tensor
-
-
-@torch.no_grad()
-def read_states(pipe: LlamaGenPipeline, pictures: Pictures) -> Tensor:
-    """The target's states (B, G, N, D) before every code of ``pictures``, all of captions or all of classes."""
-    if pictures.subjects[0].label >= 0:
-        condition = pipe.encode_classes([subject.label for subject in pictures.subjects])
-    else:
-        condition = pipe.encode_prompt([subject.caption for subject in pictures.subjects], truncate=True)
-    guidance = Guidance(pipe.config.guidance_scale)
-    device = pipe.transformer.device
-    model = LlamaGenModel(pipe.transformer, condition, guidance.branches > 1, device)
-    count = pictures.codes.shape[1]
-    runner = Runner(model, guidance, count, count)
-    first = runner.prefill().hidden
-    rest = runner.verify(Draft(pictures.codes[:, :-1].to(device), DraftLaw.DETERMINISTIC), 1).hidden
-    assert first is not None
-    assert rest is not None
-    states = torch.cat([first[:, -1:], rest], dim=1)
-    return states.unflatten(0, (guidance.branches, -1)).transpose(0, 1)
 
 
 def read_pool(config: SpatialHeadsConfig, pipe: LlamaGenPipeline, pictures: Pictures, number: int) -> Pool:
     """The states of pool ``number``, a function of the seed and the number."""
     order = torch.randperm(len(pictures), generator=step_generator(config.seed, -1 - number))
     chosen = pictures.select(order[: config.pool_size].tolist())
+    both = Guidance(pipe.config.guidance_scale).branches > 1
     states, codes = [], []
     for kind in chosen.split():
         for start in range(0, len(kind), config.batch_size):
             part = kind.select(list(range(start, min(start + config.batch_size, len(kind)))))
-            states.append(read_states(pipe, part))
+            example = read_target(pipe, part, both=both)
+            before = example.states[:, -part.codes.shape[1] :]  # the last condition slot, then all codes but the last
+            states.append(before.unflatten(0, (example.branches, -1)).transpose(0, 1))
             codes.append(part.codes)
     return Pool(torch.cat(states), torch.cat(codes).to(states[0].device))
 
@@ -136,18 +128,13 @@ def losses(
         true = states[:, :, places + offset]
         with config.autocast:
             predicted = head(pairs)
-        ours, wanted = (guided_logits(pipe, part, guidance) for part in (predicted, true))
+        rows_of = (part.transpose(0, 1).flatten(0, 1) for part in (predicted, true))  # branch after branch
+        ours, wanted = (guided_logits(pipe.transformer, part, states.shape[1], guidance) for part in rows_of)
         feature = F.smooth_l1_loss(predicted.float(), true.float())
         token = -(wanted.softmax(-1) * ours.log_softmax(-1)).sum(-1).mean()
         total = total + config.feature_weight * feature + config.token_weight * token
         numbers[f"agree_{offset}"] = (ours.argmax(-1) == wanted.argmax(-1)).float().mean().item()
     return total / len(reached), numbers
-
-
-def guided_logits(pipe: LlamaGenPipeline, states: Tensor, guidance: Guidance) -> Tensor:
-    """Float32 logits (B, n, V) of ``states`` (B, G, n, D), branches merged."""
-    logits = pipe.transformer.head(states.transpose(0, 1).flatten(0, 1).to(pipe.transformer.dtype)).float()
-    return guidance.merge(logits, torch.zeros(1, 1, dtype=torch.long, device=logits.device))
 
 
 def build(config: SpatialHeadsConfig, pipe: LlamaGenPipeline) -> SpatialDrafter:
@@ -176,30 +163,12 @@ def build(config: SpatialHeadsConfig, pipe: LlamaGenPipeline) -> SpatialDrafter:
     return drafter
 
 
-def load_target(config: SpatialHeadsConfig) -> LlamaGenPipeline:
-    """The frozen target, quiet, on the configured device."""
-    pipe = LlamaGenPipeline.from_pretrained(config.target)
-    pipe.set_progress_bar_config(disable=True)
-    pipe.transformer.requires_grad_(False)
-    return pipe.to(config.device)
-
-
-def gather_pictures(config: SpatialHeadsConfig, pipe: LlamaGenPipeline) -> Pictures:
-    """Sample the training pictures, or read those that an earlier run sampled.
-
-    Raises:
-        ValueError: If there is nothing to draw.
-    """
-    if config.prompts is None and config.target == "mmspec/emoji-t2i":
-        subjects = emoji_subjects(config.num_pictures, config.seed, set())
-    else:
-        captions = None
-        if config.prompts is not None:
-            captions = [line.strip() for line in Path(config.prompts).read_text().splitlines() if line.strip()]
-            if not captions:
-                raise ValueError(f"{config.prompts} holds no captions.")
-        subjects = listed_subjects(config.num_pictures, config.seed, captions, pipe.transformer.config.num_classes)
-    return sample_pictures(pipe, subjects, config.output / "pictures", config.seed)
+def sampling_config(config: SpatialHeadsConfig) -> ImageDrafterConfig:
+    """What to sample, in the words of the recipe of image drafters."""
+    return ImageDrafterConfig(
+        output=config.output, steps=1, target=config.target, prompts=config.prompts, held_out=config.held_out,
+        num_pictures=config.num_pictures, seed=config.seed, device=config.device,
+    )  # fmt: skip
 
 
 def train(config: SpatialHeadsConfig) -> Path:
@@ -208,8 +177,9 @@ def train(config: SpatialHeadsConfig) -> Path:
     Raises:
         ValueError: If the run is resumed with other settings, or there is nothing to draw.
     """
-    pipe = load_target(config)
-    pictures = gather_pictures(config, pipe)
+    sampling = sampling_config(config)
+    pipe = load_target(sampling)
+    pictures = gather_pictures(sampling, pipe)
     drafter = build(config, pipe).to(config.device)
     pools: dict[int, Pool] = {}
 
@@ -224,7 +194,9 @@ def train(config: SpatialHeadsConfig) -> Path:
 
     seconds = fit(drafter, loss_of, config)
     drafter.eval().requires_grad_(False)
-    report = {"minutes": seconds / 60, "pictures": len(pictures), "forwards": compare(pipe, drafter, pictures)}
+    captions = held_out_captions(sampling)
+    subjects = [Subject(caption) for caption in captions] or pictures.subjects
+    report = {"minutes": seconds / 60, "pictures": len(pictures), "forwards": compare(pipe, drafter, subjects[:16])}
     (config.output / "report.json").write_text(json.dumps(report, indent=2))
     logger.info("spatial heads: %s", report)
     drafter.save_pretrained(config.output / FOLDER)
@@ -233,31 +205,24 @@ def train(config: SpatialHeadsConfig) -> Path:
 
 @torch.no_grad()
 def compare(
-    pipe: LlamaGenPipeline, drafter: SpatialDrafter, pictures: Pictures, count: int = 16, windows: tuple[int, ...] = (16, 64)
+    pipe: LlamaGenPipeline, drafter: SpatialDrafter, subjects: list[Subject], windows: tuple[int, ...] = (16, 64)
 ) -> dict[str, dict[str, int]]:
-    """Target forwards for the first ``count`` captions (or classes) with new seeds, one at a time, by window.
-
-    The rows are the heads with each initialiser behind them that needs no training, and these initialisers alone.
-    """
-    kind = next(kind for kind in pictures.split() if len(kind))
-    subjects, saved = kind.subjects[:count], pipe.drafter
-    results: dict[str, dict[str, int]] = {}
-    for window in windows:
-        methods: dict[str, SpatialDrafter | JacobiDrafter] = {
-            f"jacobi-{name}": JacobiDrafter(window=window, initializer=name, controller="fixed")
-            for name in ("uniform", "mix")
-        }
-        methods["spatial"] = drafter.with_settings(window=window, controller="fixed")
-        for name, method in methods.items():
-            pipe.drafter = method
-            total = 0
+    """Target forwards of Jacobi windows by first guess and window, one picture of each subject at a time, new seeds."""
+    saved, results = pipe.drafter, {}
+    for name in ("spatial", *INITIALIZERS):
+        forwards = dict.fromkeys(map(str, windows), 0)
+        for window in windows:
+            if name == "spatial":
+                pipe.drafter = drafter.with_settings(window=window, controller="fixed")
+            else:
+                pipe.drafter = JacobiDrafter(window=window, initializer=name, controller="fixed")
             for number, subject in enumerate(subjects):
                 by_class = subject.label >= 0
                 output = pipe(
                     None if by_class else subject.caption, class_labels=subject.label if by_class else None,
                     seed=10_000 + number, output_type="tokens",
                 )  # fmt: skip
-                total += output.stats.forwards  # type: ignore[union-attr]
-            results.setdefault(name, {})[str(window)] = total
+                forwards[str(window)] += output.stats.forwards  # type: ignore[union-attr]
+        results[name] = forwards
     pipe.drafter = saved
     return results
