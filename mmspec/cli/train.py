@@ -111,6 +111,34 @@ def image_drafter(
     _train("mmspec.training.image_drafter", "ImageDrafterConfig", given, device, settings)
 
 
+@app.command("spatial-heads")
+def spatial_heads(
+    output: Output,
+    target: Annotated[str, typer.Option(help="Embedded name, folder or hub id of a LlamaGen pipeline.")] = (
+        "mmspec/emoji-t2i"
+    ),
+    prompts: Annotated[
+        Path | None, typer.Option(help="Captions to draw, one a line; not needed for mmspec/emoji-t2i and classes.")
+    ] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train heads that guess cells along the row and in the rows below, on pictures that the model draws itself.
+
+    [bold]Example[/]: mmspec train spatial-heads --output runs/heads --minutes 6
+    """
+    given = {
+        "output": output, "target": target, "prompts": prompts, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    _train("mmspec.training.spatial", "SpatialHeadsConfig", given, device, settings)
+
+
 def _train(module: str, config: str, given: dict[str, Any], device: str, settings: list[str] | None) -> None:
     from mmspec.runner.device import pick_device
 

@@ -9,5 +9,6 @@ DRAFTERS = Registry(
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",
+        "spatial": "mmspec.drafters.spatial:SpatialDrafter",
     },
 )

@@ -136,6 +136,18 @@ class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
         super().to(*args, **kwargs)
         return self
 
+    def with_settings(self, **changes: Any) -> SpatialDrafter:
+        """A drafter with other settings on the same weights, e.g. ``with_settings(window=16)``.
+
+        Raises:
+            TypeError, ValueError: As the constructor does.
+        """
+        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
+        with torch.device("meta"):
+            changed = type(self)(**{**settings, **changes})
+        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
+        return changed.requires_grad_(False).eval()
+
     @property
     def offsets(self) -> list[int]:
         """How many places further each head looks: horizontal heads, then vertical ones."""
