@@ -34,7 +34,7 @@ def nearest_codes(codebook: Tensor, count: int) -> Tensor:
         codebook: Vectors as the model uses them (K, E).
         count: Columns C wanted; a table has at most K - 1.
     """
-    vectors = codebook.double()
+    vectors = codebook.detach().cpu().double()
     size = len(vectors)
     count = min(count, size - 1)
     rows = []
@@ -43,8 +43,20 @@ def nearest_codes(codebook: Tensor, count: int) -> Tensor:
         # direct differences: |a|^2 + |b|^2 - 2ab would blur near twins
         distance = torch.cdist(vectors[start:stop], vectors, compute_mode="donot_use_mm_for_euclid_dist")
         distance[torch.arange(stop - start), torch.arange(start, stop)] = torch.inf
-        rows.append(distance.argsort(dim=-1, stable=True)[:, :count].int())
-    return torch.cat(rows).cpu() if rows else torch.empty(0, 0, dtype=torch.int32)
+        rows.append(_smallest(distance, count).int())
+    return torch.cat(rows)
+
+
+def _smallest(distance: Tensor, count: int) -> Tensor:
+    """Columns of the ``count`` smallest entries of each row (n, K), in order, the lower column first on a tie."""
+    spare = min(distance.shape[1], count + 16)
+    values, columns = distance.topk(spare, dim=-1, largest=False)
+    if spare < distance.shape[1] and bool((values[:, count - 1] == values[:, -1]).any()):
+        # more equal entries than were taken: which of them topk takes is not defined
+        return distance.argsort(dim=-1, stable=True)[:, :count]
+    columns, order = columns.sort(dim=-1)
+    by_value = values.gather(1, order).argsort(dim=-1, stable=True)
+    return columns.gather(1, by_value)[:, :count]
 
 
 def codebook_hash(codebook: Tensor) -> str:

@@ -31,6 +31,10 @@ def test_equal_distances_go_to_the_lower_code() -> None:
     rows = torch.tensor([[0.0], [1.0], [-1.0], [0.0], [1.0]])
     assert nearest_codes(rows, 9)[0].tolist() == [3, 1, 2, 4]
     assert nearest_codes(rows, 2)[4].tolist() == [1, 0]
+    many_twins = torch.zeros(100, 2)  # more equal ones than the search takes at first
+    many_twins[0] = 1
+    assert nearest_codes(many_twins, 3)[50].tolist() == [1, 2, 3]
+    assert nearest_codes(many_twins, 3)[1].tolist() == [2, 3, 4]
 
 
 def test_tables_are_those_of_the_rows_as_the_model_uses_them(golden: Path) -> None:
