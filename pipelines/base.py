@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import ConfigMixin, DiffusionPipeline
 from diffusers.pipelines.pipeline_loading_utils import LOADABLE_CLASSES, _fetch_class_library_tuple
 from diffusers.utils import logging
 from torch import Tensor
@@ -135,6 +135,7 @@ class SpecPipeline(DiffusionPipeline):
         pipe = super().from_pretrained(folder, **kwargs, **dict.fromkeys(swaps))
         for name, component in swaps.items():
             setattr(pipe, name, component)
+        _forget_place(pipe)
         return pipe
 
     @classmethod
@@ -382,6 +383,13 @@ def _with_shape_limit(compiled: Any) -> Any:
             return compiled(*args, **kwargs)
 
     return forward
+
+
+def _forget_place(pipe: SpecPipeline) -> None:
+    """Drop the folders of this machine that diffusers notes in configurations and would save again."""
+    for part in (pipe, *pipe.components.values()):
+        if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
+            part.register_to_config(_name_or_path="")
 
 
 def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
