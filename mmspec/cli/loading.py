@@ -39,7 +39,9 @@ def set_method(
     settings = parse_assignments(assignments)
     drafts = bool(drafter or acceptance or settings["drafter"] or settings["acceptance"])
     if drafts and (schedule or settings["schedule"]):
-        raise ValueError("A schedule decodes without drafter and rule; leave out --schedule, or --drafter and --acceptance.")
+        raise ValueError(
+            "A schedule decodes without drafter and rule; leave out --schedule, or --drafter and --acceptance."
+        )
     if drafts and getattr(pipe, "schedule", None) is not None:  # the checkpoint's own, which would go before
         pipe.schedule = None
     for kind, name in zip(KINDS, (drafter, acceptance, schedule), strict=True):

@@ -188,10 +188,12 @@ def test_an_interrupted_run_says_so() -> None:
     decoder = ScheduledDecoder(
         SeenTarget(2), RASTER, M, RowNoise(seeds(2), V), SamplingParams(), stats := DecodeStats()
     )
+    seen = []
     for number, progress in enumerate(decoder.steps()):
+        seen.append(progress.lengths)
+        assert not progress.finished
         decoder.interrupted = number == 1
-    assert progress.lengths == [2, 2]
-    assert not progress.finished
+    assert seen == [[1, 1], [2, 2]]
     assert stats.finish_reasons == ["interrupted"] * 2
     assert stats.deviation is None
 

@@ -23,7 +23,7 @@ from mmspec.drafters.spatial import SpatialDrafter
 from mmspec.drafters.spatial_session import SpatialSession
 from mmspec.pipelines.llamagen import LlamaGenPipeline
 from tests.oracles.decode import decode, seeds
-from tests.oracles.tiny import tiny_pipeline, tiny_transformer
+from tests.oracles.tiny import tiny_pipeline
 from tests.oracles.toy import TableTarget, enumerate_law, random_table, string_numbers, z_score
 
 SHORT, LONG = "a cat", "a very old red house on the"
@@ -118,9 +118,13 @@ class StatefulTable(TableTarget):
         return TargetOutput(output.logits, self._with_states(output.logits))
 
 
-def toy_run(rule: str, rows: int, window: int, session_class: type[SpatialSession] = SpatialSession) -> tuple[Tensor, Any]:
+def toy_run(
+    rule: str, rows: int, window: int, session_class: type[SpatialSession] = SpatialSession
+) -> tuple[Tensor, Any]:
     target = StatefulTable(random_table(V, M, seed=3), M, rows)
-    drafter = heads(vocab_size=V, hidden_size=D, row_length=ROW, horizontal=1, vertical=1, intermediate_size=4, std=1.0)
+    drafter = heads(
+        vocab_size=V, hidden_size=D, row_length=ROW, horizontal=1, vertical=1, intermediate_size=4, std=1.0
+    )
     chosen = ACCEPTANCE_RULES.create(rule)
     setup = DraftSetup(
         num_rows=rows, vocab_size=V, device=torch.device("cpu"), max_new_tokens=M, needs_law=chosen.needs_law,

@@ -136,7 +136,14 @@ def decode(
     noise = RowNoise(torch.arange(len(condition)) + 5, adapter.vocab_size)
     sampling = SamplingParams(0) if greedy else SamplingParams(0.9, 12)
     decoder = ScheduledDecoder(
-        target, steps, grid[0] * grid[1], noise, sampling, stats := DecodeStats(), masked=schedule.masked, measure=False
+        target,
+        steps,
+        grid[0] * grid[1],
+        noise,
+        sampling,
+        stats := DecodeStats(),
+        masked=schedule.masked,
+        measure=False,
     )
     *_, last = decoder.steps()
     return last.tokens, stats

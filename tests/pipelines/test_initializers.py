@@ -41,9 +41,7 @@ def test_guided_batches_equal_plain(pipe: LlamaGenPipeline, coupling: str, initi
     for settings in GUIDED.values():
         plain = tokens(pipe, PROMPTS, seed=SEEDS, speculate=False, **settings)
         for window in (4, 8):
-            pipe.drafter = JacobiDrafter(
-                window=window, coupling=coupling, initializer=initializer, controller="fixed"
-            )
+            pipe.drafter = JacobiDrafter(window=window, coupling=coupling, initializer=initializer, controller="fixed")
             assert torch.equal(tokens(pipe, PROMPTS, seed=SEEDS, **settings), plain)
 
 
