@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
@@ -42,11 +40,13 @@ class SeenTarget:
     def prefill(self) -> TargetOutput:
         return TargetOutput(self.law(torch.full_like(self.fed, -1), 0)[:, None])
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
-        self.calls.append((tokens.clone(), list(cells), allowed.clone()))
-        self.fed[:, list(cells)] = tokens
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
+        assert last == max(cells.tolist())
+        self.calls.append((tokens.clone(), cells.tolist(), allowed.clone()))
+        self.fed[:, cells] = tokens
         seen = [torch.where(allowed[i], self.fed, -1) for i in range(len(cells))]
-        return TargetOutput(torch.stack([self.law(s, c + 1) for s, c in zip(seen, cells, strict=True)], dim=1))
+        laws = [self.law(known, cell + 1) for known, cell in zip(seen, cells.tolist(), strict=True)]
+        return TargetOutput(torch.stack(laws, dim=1))
 
 
 def run(
@@ -67,10 +67,9 @@ class AsScheduled:
     def __init__(self, target: TableTarget) -> None:
         self.target, self.prefill = target, target.prefill
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
         target = self.target
-        assert len(cells) == 1
-        [cell] = cells
+        [cell] = cells.tolist()
         target.prefix[:, cell] = tokens[:, 0]
         number = target._number(target.prefix, torch.full((len(tokens),), cell + 1))
         return TargetOutput(target.logits(number[:, None], torch.full((len(tokens), 1), cell + 1)))
