@@ -387,7 +387,7 @@ def _with_shape_limit(compiled: Any) -> Any:
 
 def _forget_place(pipe: SpecPipeline) -> None:
     """Drop the folders of this machine that diffusers notes in configurations and would save again."""
-    for part in (pipe, *pipe.components.values()):
+    for part in pipe.components.values():
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
 

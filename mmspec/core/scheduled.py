@@ -30,6 +30,7 @@ from mmspec.core.sampling import SamplingParams, draw_token, process
 from mmspec.core.stats import DecodeStats, RowStats
 from mmspec.core.stopping import FinishReason
 from mmspec.core.target import TargetOutput
+from mmspec.core.timing import DeviceTimer
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,25 @@ class ScheduledTarget(Protocol):
         """Run the prompts; the logits (B, 1, V) are of cell 0."""
         ...
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
-        """Feed ``tokens`` (B, n) at ``cells``; input i sees the prompt and the cells of ``allowed`` (n, M).
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
+        """Feed ``tokens`` (B, n) at ``cells`` (n,); input i sees the prompt and the cells of ``allowed`` (n, M).
 
         Row i of the logits (B, n, V) is of the cell after ``cells[i]``. A cell that is fed again is overwritten.
+        ``last`` is the largest of ``cells``, known on the host.
         """
         ...
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A step of the schedule as tensors on the device, made before decoding begins so that no forward waits for them."""
+
+    step: ScheduleStep
+    cells: Tensor  # (n,)
+    sources: Tensor  # (n,)
+    readers: Tensor  # (m,) inputs that cells are drawn from
+    drawn: Tensor  # (m,) these cells
+    allowed: Tensor  # (n, M)
 
 
 class ScheduledDecoder:
@@ -111,16 +125,19 @@ class ScheduledDecoder:
         with self.stats.timed("total"):
             self._prefill()
         yield self._progress()
-        for step in self.schedule:
+        for forward in self._forwards:
             if self.interrupted:
                 break
             with self.stats.timed("total"):
-                self._step(step)
+                self._step(forward)
+                if self._complete:
+                    self._settle()
             if self._complete and self.measure:
                 with self.stats.timed("measure"):
                     self._measure()
             yield self._progress()
         if not self._complete:
+            self._settle()
             for row in self.stats.rows:
                 row.finish_reason = FinishReason.INTERRUPTED.name.lower()
 
@@ -135,45 +152,65 @@ class ScheduledDecoder:
         device, rows = logits.device, len(logits)
         self.tokens = torch.zeros(rows, self.num_cells, dtype=torch.long, device=device)
         self._drawn_log_q = torch.zeros(rows, self.num_cells, device=device)
-        self._exists = [False] * self.num_cells  # which cells have their token
-        self._written = torch.zeros(self.num_cells, dtype=torch.bool, device=device)  # which of them are in the cache
-        self._all = torch.arange(self.num_cells, device=device)
+        self._exists = [True] + [False] * (self.num_cells - 1)  # which cells have their token
+        self._forwards = self._prepare(device)
+        self._timers: list[DeviceTimer] = []
         self.stats.rows = [RowStats(tokens=1) for _ in range(rows)]
-        self._draw([0], logits)
+        self._draw(torch.zeros(1, dtype=torch.long, device=device), logits)
         if self._complete:
-            self._finish()
+            for row in self.stats.rows:
+                row.finish_reason = FinishReason.COMPLETE.name.lower()
 
-    def _step(self, step: ScheduleStep) -> None:
-        device = self.tokens.device
-        cells = torch.tensor(step.cells, device=device)
-        sources = torch.tensor(step.sources, device=device)
-        self._written[cells[cells == sources]] = True
-        allowed = self._all <= cells[:, None]  # (n, M)
-        if self.masked:
-            allowed &= self._written | (self._all == cells[:, None])
-        with self.stats.timed("model"):
-            logits = self.target.step(self.tokens[:, sources], step.cells, allowed).logits
+    def _prepare(self, device: torch.device) -> list[_Forward]:
+        forwards = []
+        everything = torch.arange(self.num_cells)
+        written = torch.zeros(self.num_cells, dtype=torch.bool)  # cells whose own token is in the cache
+        for step in self.schedule:
+            cells, sources = torch.tensor(step.cells), torch.tensor(step.sources)
+            written[cells[cells == sources]] = True
+            allowed = everything <= cells[:, None]
+            if self.masked:
+                allowed &= written | (everything == cells[:, None])
+            readers = torch.tensor(step.draws).nonzero()[:, 0]
+            parts = (cells, sources, readers, cells[readers] + 1, allowed)
+            forwards.append(_Forward(step, *(part.to(device) for part in parts)))
+        return forwards
+
+    def _step(self, forward: _Forward) -> None:
+        width, drawn = len(forward.step.cells), forward.step.drawn
+        timer = DeviceTimer(self.tokens.device)
+        tokens = self.tokens[:, forward.sources]
+        timer.start()
+        output = self.target.step(tokens, forward.cells, forward.allowed, forward.step.cells[-1])
+        timer.stop()
+        self._timers.append(timer)
         self.stats.forwards += 1
-        self.stats.widths[len(step.cells)] = self.stats.widths.get(len(step.cells), 0) + 1
+        self.stats.widths[width] = self.stats.widths.get(width, 0) + 1
         with self.stats.timed("accept"):
-            self._draw(step.drawn, logits[:, torch.tensor(step.draws, device=device)])
+            self._draw(forward.drawn, output.logits[:, forward.readers])
+        for cell in drawn:
+            self._exists[cell] = True
         reason = FinishReason.COMPLETE if self._complete else FinishReason.RUNNING
         for row in range(len(self.tokens)):
-            self.stats.add_round(row, 0, 0, len(step.drawn), int(reason))
+            self.stats.add_round(row, 0, 0, len(drawn), int(reason))
 
-    def _draw(self, cells: list[int], logits: Tensor) -> None:
-        """Draw ``cells`` (m) from raw ``logits`` (B, m, V)."""
-        places = torch.tensor(cells, device=self.tokens.device)
+    def _settle(self) -> None:
+        """Wait for the device, which no forward had to, and count the time that the forwards took on it."""
+        if self.tokens.device.type == "cuda":
+            torch.cuda.synchronize(self.tokens.device)
+        self.stats.seconds["model"] += sum(timer.seconds() for timer in self._timers)
+        self._timers.clear()
+
+    def _draw(self, cells: Tensor, logits: Tensor) -> None:
+        """Draw ``cells`` (m,) from raw ``logits`` (B, m, V)."""
         if self.sampling.greedy:
             drawn = logits.argmax(-1)
         else:
-            gumbel = self.noise.gumbel(Stream.TARGET, places.expand(len(self.tokens), -1))
+            gumbel = self.noise.gumbel(Stream.TARGET, cells.expand(len(self.tokens), -1))
             drawn = draw_token(logits, self.sampling, gumbel)
-        self.tokens[:, places] = drawn
+        self.tokens[:, cells] = drawn
         if self.measure:
-            self._drawn_log_q[:, places] = self._log_prob(logits, drawn)
-        for cell in cells:
-            self._exists[cell] = True
+            self._drawn_log_q[:, cells] = self._log_prob(logits, drawn)
 
     def _log_prob(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """Log-probability of ``tokens`` (B, m) under the processed law of ``logits`` (B, m, V)."""
@@ -182,12 +219,13 @@ class ScheduledDecoder:
     def _measure(self) -> None:
         """Compare the law of every token with that of plain decoding after the same tokens before it."""
         log_p = self._drawn_log_q[:, :1]  # cell 0 has the prefill's law in any schedule
-        parts = [log_p]
+        parts, everything = [log_p], torch.arange(self.num_cells, device=log_p.device)
         for start in range(0, self.num_cells - 1, self.chunk):
-            cells = range(start, min(start + self.chunk, self.num_cells - 1))
-            allowed = self._all <= self._all[start : cells.stop, None]
-            logits = self.target.step(self.tokens[:, start : cells.stop], cells, allowed).logits
-            parts.append(self._log_prob(logits, self.tokens[:, start + 1 : cells.stop + 1]))
+            cells = everything[start : min(start + self.chunk, self.num_cells - 1)]
+            stop = start + len(cells)
+            allowed = everything <= cells[:, None]
+            logits = self.target.step(self.tokens[:, start:stop], cells, allowed, stop - 1).logits
+            parts.append(self._log_prob(logits, self.tokens[:, start + 1 : stop + 1]))
         log_p = torch.cat(parts, dim=1)  # (B, M)
         ratio = (log_p - self._drawn_log_q).exp()
         self.stats.add_deviation(
@@ -195,10 +233,6 @@ class ScheduledDecoder:
             token_tv=float((1 - ratio).clamp_min(0).sum()),
             outside_support=float((log_p == -torch.inf).sum()),
         )
-
-    def _finish(self) -> None:
-        for row in self.stats.rows:
-            row.finish_reason = FinishReason.COMPLETE.name.lower()
 
     def _progress(self) -> Progress:
         """``lengths`` count the cells up to the first missing one; cells beyond are final too, but have gaps."""

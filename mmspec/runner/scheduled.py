@@ -8,8 +8,6 @@ Symbols: B samples, G branches, R = G * B model rows, M cells, n inputs, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -33,15 +31,16 @@ class ScheduledRunner(Runner):
         super().__init__(model, guidance, num_cells, max_inputs, buckets=buckets)
         self.num_cells = num_cells
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
-        """Feed ``tokens`` (B, n) at ``cells``; input i sees the prompt and the cells of ``allowed`` (n, M)."""
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
+        """Feed ``tokens`` (B, n) at ``cells`` (n,); input i sees the prompt and the cells of ``allowed`` (n, M)."""
         num_inputs, branches = len(cells), self.guidance.branches
-        visible = self.model.prompt.width + max(cells) + 1
+        visible = self.model.prompt.width + last + 1
         padding = self._nodes(num_inputs) - num_inputs
         if self.buckets:
             visible = -(-visible // self.slot_bucket) * self.slot_bucket
         # padding inputs write behind the last cell and see the prompt alone
-        offsets = torch.tensor([*cells, *range(self.num_cells, self.num_cells + padding)], device=tokens.device)
+        behind = torch.arange(self.num_cells, self.num_cells + padding, device=cells.device)
+        offsets = torch.cat([cells, behind])
         tokens = torch.nn.functional.pad(tokens, (0, padding)).repeat(branches, 1)
         allowed = torch.nn.functional.pad(allowed, (0, 0, 0, padding)).expand(len(tokens), -1, -1)
         self.cache.plan(len(offsets), visible, offsets)

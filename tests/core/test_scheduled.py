@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
@@ -42,11 +40,13 @@ class SeenTarget:
     def prefill(self) -> TargetOutput:
         return TargetOutput(self.law(torch.full_like(self.fed, -1), 0)[:, None])
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
-        self.calls.append((tokens.clone(), list(cells), allowed.clone()))
-        self.fed[:, list(cells)] = tokens
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
+        assert last == max(cells.tolist())
+        self.calls.append((tokens.clone(), cells.tolist(), allowed.clone()))
+        self.fed[:, cells] = tokens
         seen = [torch.where(allowed[i], self.fed, -1) for i in range(len(cells))]
-        return TargetOutput(torch.stack([self.law(s, c + 1) for s, c in zip(seen, cells, strict=True)], dim=1))
+        laws = [self.law(known, cell + 1) for known, cell in zip(seen, cells.tolist(), strict=True)]
+        return TargetOutput(torch.stack(laws, dim=1))
 
 
 def run(
@@ -67,10 +67,9 @@ class AsScheduled:
     def __init__(self, target: TableTarget) -> None:
         self.target, self.prefill = target, target.prefill
 
-    def step(self, tokens: Tensor, cells: Sequence[int], allowed: Tensor) -> TargetOutput:
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
         target = self.target
-        assert len(cells) == 1
-        [cell] = cells
+        [cell] = cells.tolist()
         target.prefix[:, cell] = tokens[:, 0]
         number = target._number(target.prefix, torch.full((len(tokens),), cell + 1))
         return TargetOutput(target.logits(number[:, None], torch.full((len(tokens), 1), cell + 1)))
@@ -188,10 +187,12 @@ def test_an_interrupted_run_says_so() -> None:
     decoder = ScheduledDecoder(
         SeenTarget(2), RASTER, M, RowNoise(seeds(2), V), SamplingParams(), stats := DecodeStats()
     )
-    for number, progress in enumerate(decoder.steps()):  # noqa: B007  (the last one is looked at)
+    seen = []
+    for number, progress in enumerate(decoder.steps()):
+        seen.append(progress.lengths)
+        assert not progress.finished
         decoder.interrupted = number == 1
-    assert progress.lengths == [2, 2]
-    assert not progress.finished
+    assert seen == [[1, 1], [2, 2]]
     assert stats.finish_reasons == ["interrupted"] * 2
     assert stats.deviation is None
 

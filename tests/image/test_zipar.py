@@ -109,9 +109,9 @@ class Recorded(ScheduledRunner):
                 empty.copy_(self.garbage * torch.randn(empty.shape, generator=generator))
         return output
 
-    def step(self, tokens: Tensor, cells: list[int], allowed: Tensor) -> TargetOutput:
-        output = super().step(tokens, cells, allowed)
-        self.calls.append((tokens, list(cells), allowed, output.logits))
+    def step(self, tokens: Tensor, cells: Tensor, allowed: Tensor, last: int) -> TargetOutput:
+        output = super().step(tokens, cells, allowed, last)
+        self.calls.append((tokens, cells.tolist(), allowed, output.logits))
         return output
 
 
