@@ -42,6 +42,7 @@ def decode(
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
+            runner=target,
         )  # fmt: skip
         session = drafter.session(setup)
         controller = FixedController(width) if width else drafter.controller(flat_costs())
