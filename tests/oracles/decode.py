@@ -47,7 +47,7 @@ def decode(
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
-            grammar=grammar, row_start=row_start,
+            grammar=grammar, row_start=row_start, runner=target,
         )  # fmt: skip
         session = drafter.session(setup)
         controller = FixedController(width) if width else drafter.controller(flat_costs())
