@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mmspec.acceptance.coupled import CoupledAcceptance as CoupledAcceptance
     from mmspec.acceptance.fuzzy import FuzzyAcceptance as FuzzyAcceptance
     from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
+    from mmspec.acceptance.kseq import KSeqAcceptance as KSeqAcceptance
     from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
     from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
     from mmspec.acceptance.recursive import RecursiveAcceptance as RecursiveAcceptance

@@ -12,6 +12,7 @@ ACCEPTANCE_RULES = Registry(
         "fuzzy": "mmspec.acceptance.fuzzy:FuzzyAcceptance",
         "greedy": "mmspec.acceptance.greedy:GreedyAcceptance",
         "grouped": "mmspec.image.grouped:GroupedAcceptance",
+        "kseq": "mmspec.acceptance.kseq:KSeqAcceptance",
         "lantern": "mmspec.image.lantern:LanternAcceptance",
         "match": "mmspec.acceptance.match:MatchAcceptance",
         "ratio": "mmspec.acceptance.ratio:RatioAcceptance",

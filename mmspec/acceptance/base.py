@@ -55,8 +55,8 @@ class TokenVectors:
     structural: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.vectors.ndim != 2 or not self.vectors.is_floating_point():
-            raise ValueError(f"`vectors` must be floats (codes, width), got {tuple(self.vectors.shape)}.")
+        if self.vectors.ndim != 2 or len(self.vectors) < 2 or not self.vectors.is_floating_point():
+            raise ValueError(f"`vectors` must be two or more rows of floats, got {tuple(self.vectors.shape)}.")
         if self.tokens is not None and self.tokens.shape != self.vectors.shape[:1]:
             raise ValueError(f"`tokens` has {tuple(self.tokens.shape)} entries for {len(self.vectors)} vectors.")
 

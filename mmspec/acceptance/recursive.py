@@ -13,6 +13,7 @@ Symbols: B rows, N nodes, R most children of a node, V vocabulary, D depth.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,23 +47,38 @@ class Walk:
     step_tv: Tensor
 
 
+#: judges the children of one node per row, given p (B, V), the node (B,) and the depth of the children: the accepted child
+#: (B,) or -1, the weights of the next token if there is none (B, V), and the total variation spent (B,)
+Judge = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+
+
 def walk_tree(draft: Draft, p: Tensor, uniform: Tensor, relaxation: Relaxation) -> Walk:
-    """Go down the tree of every row as long as a child is accepted.
+    """Go down the tree of every row as long as a child is accepted, trying siblings one after the other.
 
     Args:
         p: Target laws after each node (B, N, V).
         uniform: Uniforms of the test of each node (B, N).
     """
+
+    def judge(p: Tensor, node: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+        tests = _Siblings(draft, p, node)
+        chosen = tests.run(uniform, relaxation, depth)
+        return chosen, tests.p, tests.spent
+
+    return walk_down(draft, p, judge)
+
+
+def walk_down(draft: Draft, p: Tensor, judge: Judge) -> Walk:
+    """Go down the tree of every row as long as ``judge`` accepts a child; ``p`` (B, N, V)."""
     rows = torch.arange(len(p), device=p.device)
     node = torch.zeros_like(rows)
     going = torch.ones_like(rows, dtype=torch.bool)
     weights, step_tv = torch.zeros_like(p[:, 0]), torch.zeros_like(p[..., 0])
     for depth in range(draft.num_nodes):
-        tests = _Siblings(draft, p[rows, node], node)
-        chosen = tests.run(uniform, relaxation, depth + 1)
+        chosen, next_weights, spent = judge(p[rows, node], node, depth + 1)
         stops = going & (chosen < 0)
-        step_tv[:, depth] = torch.where(going, tests.spent, 0.0)
-        weights = torch.where(stops[:, None], tests.p, weights)
+        step_tv[:, depth] = torch.where(going, spent, 0.0)
+        weights = torch.where(stops[:, None], next_weights, weights)
         going &= ~stops
         node = torch.where(going, chosen, node)
         if not bool(going.any()):
@@ -117,7 +133,11 @@ def judge_tree(draft: Draft, p: Tensor, context: RoundContext, relaxation: Relax
     """Walk down the tree with the noise of the round and draw the next token."""
     nodes = torch.arange(draft.num_nodes, device=p.device)
     uniform = context.noise.uniform(Stream.ACCEPT, context.rounds[:, None], nodes[None])
-    walk = walk_tree(draft, p, uniform, relaxation)
+    return finish_walk(draft, walk_tree(draft, p, uniform, relaxation), context)
+
+
+def finish_walk(draft: Draft, walk: Walk, context: RoundContext) -> Verdict:
+    """Draw the next token of a ``walk`` with the noise of the round."""
     gumbel = context.noise.gumbel(Stream.RESIDUAL, context.rounds[:, None])[:, 0]
     verdict = tree_verdict(draft, walk.node, *path_to(draft, walk.node), draw(walk.weights.log(), gumbel))
     verdict.step_tv = walk.step_tv
