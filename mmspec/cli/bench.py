@@ -44,6 +44,12 @@ def image(
     ] = None,
     prompt: options.OwnPrompts = None,
     seed: options.FixedSeed = 0,
+    temperature: Annotated[
+        float | None, typer.Option(help="Default: what the checkpoint recommends, or 1 with --suite methods.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="As for --temperature; 0, which keeps all, with the suite.")
+    ] = None,
     device: options.Device = "auto",
     dtype: options.DType = "auto",
 ) -> None:
@@ -58,6 +64,8 @@ def image(
     from mmspec.bench.methods import choose_methods
 
     suite = "quick" if quick else suite
+    if suite == "methods":  # couplings and relaxation are about chance: compare them where the law is the model's own
+        temperature, top_k = 1.0 if temperature is None else temperature, 0 if top_k is None else top_k
     methods = choose_methods(method, suite)
     if out is not None:
         json_file, plot = json_file or out / "image.json", plot or out / "image.png"
@@ -66,7 +74,8 @@ def image(
     count = items if items is not None else 3 if quick else 32
     bench = ImageBench(
         model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
-        check_solo=check_solo, memory=suite != "methods" if memory is None else memory, overhead=suite == "methods",
+        temperature=temperature, top_k=top_k, check_solo=check_solo, overhead=suite == "methods",
+        memory=suite != "methods" if memory is None else memory,
     )  # fmt: skip
     pipe = load_pipeline(model, device, dtype)
     with progress("items", len(bench.groups())) as on_item:
