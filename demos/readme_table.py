@@ -1,6 +1,6 @@
-"""Write the README's table of methods from the committed bench result demos/bench-image.json.
+"""Write the tables of methods in README.md and docs/methods.md from the committed bench results in this folder.
 
-Usage: python demos/readme_table.py [--check]    (--check only tells whether the README is up to date)
+Usage: python demos/readme_table.py [--check]    (--check only tells whether the tables are up to date)
 """
 
 import json
@@ -8,36 +8,95 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- bench table: made by demos/readme_table.py -->\n", "<!-- end of bench table -->\n"
+BEGIN, END = "<!-- {} table: made by demos/readme_table.py -->\n", "<!-- end of {} table -->\n"
 
 
-def table(report: dict) -> str:
+def exact_table(report: dict) -> str:
+    """Methods that return plain decoding's tokens or law."""
     lines = [
         "| method | guarantee | tokens equal to plain | forwards, times fewer | wall clock, times faster | inside the model |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for method in report["methods"]:
-        equal = {True: "yes", False: "NO", None: "same law"}[method["tokens_equal"]]
-        name = f"**{method['name']}**" if method["default"] else method["name"]
         lines.append(
-            f"| {name} | {method['guarantee']} | {equal} | {method['forwards_ratio']:.2f} | {method['wall_ratio']:.2f} "
-            f"| {method['model_share']:.0%} |"
+            f"| {name_of(method)} | {method['guarantee']} | {equal_of(method)} | {method['forwards_ratio']:.2f} "
+            f"| {method['wall_ratio']:.2f} | {method['model_share']:.0%} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def updated(readme: str, report: dict) -> str:
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table(report) + END + after
+def relaxed_table(report: dict) -> str:
+    """All methods, with the deviation of the relaxed ones."""
+    lines = [
+        "| method | guarantee | equal | tokens/forward | forwards, times fewer | wall clock | step TV mean / max / bound "
+        "| bits/token | colours | codes |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in report["methods"]:
+        deviation, quality = method["deviation"] or {}, method["quality"]
+        steps = [deviation.get(f"step_tv_{kind}") for kind in ("mean", "max", "bound")]
+        tv = " / ".join("-" if value is None else f"{value:.3f}" for value in steps) if deviation else ""
+        if method["name"] == "plain":
+            first = next(m for m in report["methods"] if "plain_code_distance" in m["quality"])["quality"]
+            quality = {**quality, **{name: first[f"plain_{name}"] for name in ("colour_distance", "code_distance")}}
+        bits = quality.get("bits_per_token", quality.get("untruncated_bits_per_token"))
+        distances = (quality.get(name) for name in ("colour_distance", "code_distance"))
+        far = " | ".join("" if value is None else f"{value:.3f}" for value in distances)
+        lines.append(
+            f"| {name_of(method)} | {method['guarantee']} | {equal_of(method)} | {method['tokens_per_forward']:.2f} "
+            f"| {method['forwards_ratio']:.2f} | {method['wall_ratio']:.2f} | {tv} | {bits:.3f} | {far} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def overhead_table(report: dict) -> str:
+    """Shares of the time outside the forwards at the size of GPT-B."""
+    lines = [
+        "| method | outside the forwards | forward, ms | draft, ms | accept, ms |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, parts in report["settings"]["overhead_gpt_b"].items():
+        times = " | ".join(f"{parts[part]:.1f}" for part in ("forward_ms", "draft", "accept"))
+        lines.append(f"| {name} | {parts['share']:.1%} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def name_of(method: dict) -> str:
+    name = f"**{method['name']}**" if method["default"] else method["name"]
+    return f"{name} (peer)" if method["peer"] else name
+
+
+def equal_of(method: dict) -> str:
+    if method["tokens_equal"] is None:
+        return "same law" if method["guarantee"] == "SAME_LAW" else ""
+    return "yes" if method["tokens_equal"] else "NO"
+
+
+def replaced(page: str, kind: str, table: str) -> str:
+    """``page`` with another table of this ``kind`` between its marks."""
+    begin, end = BEGIN.format(kind), END.format(kind)
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return before + begin + table + end + after
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be."""
+    image, methods = (json.loads((ROOT / f"demos/bench-{name}.json").read_text()) for name in ("image", "methods"))
+    readme, page = ROOT / "README.md", ROOT / "docs/methods.md"
+    relaxed = replaced(page.read_text(), "bench", relaxed_table(methods))
+    return {
+        readme: replaced(readme.read_text(), "bench", exact_table(image)),
+        page: replaced(relaxed, "overhead", overhead_table(methods)),
+    }
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    new = updated(readme.read_text(), json.loads((ROOT / "demos/bench-image.json").read_text()))
+    new = pages()
     if "--check" in sys.argv:
-        return int(new != readme.read_text())
-    readme.write_text(new)
+        return int(any(text != path.read_text() for path, text in new.items()))
+    for path, text in new.items():
+        path.write_text(text)
     return 0
 
 

@@ -21,6 +21,20 @@ def downsample_factor(vq: VQModel) -> int:
     return 2 ** (len(vq.config.block_out_channels) - 1)
 
 
+def codebook(vq: VQModel) -> Tensor:
+    """The vectors that codes stand for when ``vq`` decodes them (K, E), float32.
+
+    Raises:
+        ValueError: If the weights are not in memory, as under sequential CPU offload.
+    """
+    rows = vq.quantize.embedding.weight.detach()
+    if rows.is_meta:
+        raise ValueError(
+            "The codebook of `vq` is not in memory; use `enable_model_cpu_offload` instead of the sequential one."
+        )
+    return rows.float()
+
+
 @torch.no_grad()
 def decode_codes(vq: VQModel, codes: Tensor, *, micro_batch: int | None = None) -> Tensor:
     """Turn codes (B, H, W) into pictures (B, 3, h, w), roughly in [-1, 1] and not clamped.
@@ -66,19 +80,19 @@ def encode_images(vq: VQModel, images: Tensor, *, micro_batch: int | None = None
             f"`images` has shape {tuple(images.shape)}; it must be (pictures, {vq.config.in_channels}, height, width) "
             f"with sides that are positive multiples of {factor}."
         )
-    codebook = vq.quantize.embedding.weight.float()  # (K, E)
+    rows = codebook(vq)
     codes = [
-        _nearest(vq.encode(part.to(vq.device, vq.dtype)).latents.float(), codebook)
+        _nearest(vq.encode(part.to(vq.device, vq.dtype)).latents.float(), rows)
         for part in images.split(micro_batch or len(images))
     ]
     return torch.cat(codes)
 
 
-def _nearest(latents: Tensor, codebook: Tensor) -> Tensor:
-    """Index (B, H, W) of the row of ``codebook`` (K, E) closest to each vector of ``latents`` (B, E, H, W).
+def _nearest(latents: Tensor, rows: Tensor) -> Tensor:
+    """Index (B, H, W) of the row of ``rows`` (K, E) closest to each vector of ``latents`` (B, E, H, W).
 
     argmin |z - e|^2 = argmax z.e - |e|^2 / 2; without |z|^2 a long latent vector does not swamp the difference.
     """
     vectors = latents.permute(0, 2, 3, 1).flatten(0, 2)
-    scores = torch.addmm(-codebook.square().sum(-1) / 2, vectors, codebook.T)
+    scores = torch.addmm(-rows.square().sum(-1) / 2, vectors, rows.T)
     return scores.argmax(-1).unflatten(0, (latents.shape[0], *latents.shape[2:]))

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mmspec.acceptance.block import BlockAcceptance as BlockAcceptance
+    from mmspec.acceptance.budgeted import BudgetedAcceptance as BudgetedAcceptance
+    from mmspec.acceptance.cool import CoolAcceptance as CoolAcceptance
     from mmspec.acceptance.coupled import CoupledAcceptance as CoupledAcceptance
+    from mmspec.acceptance.fuzzy import FuzzyAcceptance as FuzzyAcceptance
     from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
+    from mmspec.acceptance.kseq import KSeqAcceptance as KSeqAcceptance
     from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
     from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
+    from mmspec.acceptance.recursive import RecursiveAcceptance as RecursiveAcceptance
+    from mmspec.acceptance.threshold import ThresholdAcceptance as ThresholdAcceptance
+    from mmspec.acceptance.typical import TypicalAcceptance as TypicalAcceptance
     from mmspec.core.sampling import SamplingParams as SamplingParams
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
@@ -23,10 +30,16 @@ if TYPE_CHECKING:
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
     from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter
+    from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
+    from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
+    from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
+    from mmspec.pipelines.chameleon import ChameleonPipeline as ChameleonPipeline
+    from mmspec.pipelines.emu3 import Emu3Pipeline as Emu3Pipeline
+    from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
 
 from mmspec.acceptance import ACCEPTANCE_RULES
@@ -45,9 +58,13 @@ _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
     **SCHEDULES.exports(),
+    "AutoImagePipeline": "mmspec.pipelines.auto",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
+    "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
+    "Emu3Pipeline": "mmspec.pipelines.emu3",
     "Guarantee": "mmspec.core.verify",
+    "JanusPipeline": "mmspec.pipelines.janus",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
     "SamplingParams": "mmspec.core.sampling",

@@ -15,23 +15,25 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import ConfigMixin, DiffusionPipeline
 from diffusers.pipelines.pipeline_loading_utils import LOADABLE_CLASSES, _fetch_class_library_tuple
 from diffusers.utils import logging
 from torch import Tensor
 
 import mmspec
-from mmspec.acceptance.base import Acceptance
+from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.drafting import NoDraft
+from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Decoder, Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
+from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, DraftSetup
 from mmspec.models.loading import check_weights, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
@@ -59,6 +61,9 @@ class DecodeRequest:
         drafter, rule: ``None`` drafter is plain decoding.
         schedule: Another order of decoding, in place of a drafter; ``None`` is one cell after the other.
         row_length: Tokens per grid row, if the output is a grid.
+        row_start: Order index of the grid's first token.
+        grammar: Tokens that each order index allows; ``None`` allows all everywhere.
+        token_ids: The model's own id of every token of the loop (V,); ``None`` where they are the same.
         prompt_ids: Prompt tokens in the target's vocabulary (B, P), right-padded with -1, if there are any.
         cache_bytes_per_slot, decode_bytes: For the memory estimate.
     """
@@ -70,12 +75,24 @@ class DecodeRequest:
     stopping: Stopping
     guidance: Guidance
     drafter: Drafter | None
-    rule: Acceptance
+    rule: AcceptanceRule
     schedule: Schedule | None = None
     row_length: int | None = None
+    row_start: int = 0
+    grammar: Grammar | None = None
+    token_ids: Tensor | None = None
     prompt_ids: Tensor | None = None
     cache_bytes_per_slot: int = 0
     decode_bytes: int = 0
+
+    def own_ids(self, progress: Progress) -> Tensor:
+        """Committed tokens (B, M) as the model numbers them, zero beyond each row's length."""
+        tokens = progress.tokens
+        if self.token_ids is None:
+            return tokens
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        there = place < torch.tensor(progress.lengths, device=tokens.device)[:, None]
+        return torch.where(there, self.token_ids.to(tokens.device)[tokens], 0)
 
 
 class SpecPipeline(DiffusionPipeline):
@@ -118,6 +135,7 @@ class SpecPipeline(DiffusionPipeline):
         pipe = super().from_pretrained(folder, **kwargs, **dict.fromkeys(swaps))
         for name, component in swaps.items():
             setattr(pipe, name, component)
+        _forget_place(pipe)
         return pipe
 
     @classmethod
@@ -192,23 +210,31 @@ class SpecPipeline(DiffusionPipeline):
             cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
         return cached[id(network)]
 
-    def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, Acceptance]:
-        """The drafter and rule of a call, checked against one another."""
-        rule = self.acceptance or CoupledAcceptance()
-        if not speculate or self.drafter is None:
-            return None, CoupledAcceptance()
-        rule.check(self.drafter.law, sampling, type(self.drafter).__name__)
-        return self.drafter, rule
+    def token_vectors(self) -> TokenVectors | None:
+        """The vectors behind the target's tokens, for rules that relax by them; ``None`` if tokens have none."""
+        return None
 
-    def estimate(self, request: DecodeRequest, prompt_width: int) -> MemoryEstimate:
-        """Bytes that ``request`` needs on top of the weights."""
+    def choose_method(self, speculate: bool, sampling: SamplingParams) -> tuple[Drafter | None, AcceptanceRule]:
+        """The drafter and rule of a call, checked against one another and bound to the target."""
+        rule, drafter = self.acceptance or CoupledAcceptance(), self.drafter
+        if not speculate or drafter is None:
+            return None, CoupledAcceptance()
+        rule.check(drafter.law, sampling, type(drafter).__name__)
+        setup = RuleSetup(
+            law=drafter.law, sampling=sampling, device=self._execution_device, max_siblings=drafter.max_siblings,
+            vectors=self.token_vectors,
+        )  # fmt: skip
+        return drafter, rule.bind(setup)
+
+    def estimate(self, request: DecodeRequest, prompt_width: int, vocab_size: int) -> MemoryEstimate:
+        """Bytes that ``request`` needs on top of the weights, for prompts of ``prompt_width`` slots."""
         nodes = request.drafter.max_nodes if request.drafter else 1
         return estimate_memory(
             rows=len(request.seeds),
             branches=request.guidance.branches,
             capacity=prompt_width + request.stopping.max_new_tokens + nodes,
             max_nodes=nodes,
-            vocab_size=request.network.config.vocab_size,
+            vocab_size=vocab_size,
             cache_bytes_per_slot=request.cache_bytes_per_slot,
             decode=request.decode_bytes,
         )
@@ -222,28 +248,35 @@ class SpecPipeline(DiffusionPipeline):
         device = self._execution_device
         model = request.model(request.network, device)
         remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
-        check_memory(self.estimate(request, model.prompt.width), device, remedy)
+        check_memory(self.estimate(request, model.prompt.width, model.vocab_size), device, remedy)
         buckets = self.runner_mode != "eager"
         budget = request.stopping.max_new_tokens
-        target = Runner(model, request.guidance, budget, nodes, buckets=buckets)
+        options: dict[str, Any] = {"buckets": buckets, "grammar": request.grammar}
+        target = Runner(model, request.guidance, budget, nodes, **options)
 
         def draft_target(network: Any) -> Runner:
-            return Runner(request.model(network, network.device), request.guidance, budget, nodes, buckets=buckets)
+            return Runner(request.model(network, network.device), request.guidance, budget, nodes, **options)
 
         session: Any = NoDraft()
         controller: Any = FixedController(1)
-        stats = DecodeStats(method="plain", guarantee=request.rule.guarantee, seeds=list(request.seeds))
+        stats = DecodeStats(
+            method="plain", guarantee=request.rule.guarantee, seeds=list(request.seeds),
+            step_tv_bound=request.rule.step_tv_bound,
+        )  # fmt: skip
         if drafter is not None:
+            grammar = target.grammar
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
-                needs_law=request.rule.needs_law, row_length=request.row_length, prompt_ids=request.prompt_ids,
-                draft_target=draft_target, runner=target,
+                needs_law=request.rule.needs_law, row_length=request.row_length, row_start=request.row_start,
+                grammar=grammar, prompt_ids=request.prompt_ids, draft_target=draft_target, runner=target,
             )  # fmt: skip
             costs = self.costs(request.guidance.branches)
             session, controller = drafter.session(setup), drafter.controller(costs)
+            if grammar is not None:
+                session = GrammarSession(session, grammar)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{_short(drafter)}+{_short(request.rule)}"
+            stats.method = f"{type(drafter).__name__.removesuffix('Drafter').lower()}+{request.rule.name}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -299,7 +332,7 @@ class SpecPipeline(DiffusionPipeline):
                     bar.update(sum(progress.lengths) - done)
                     done = sum(progress.lengths)
                     if callback is not None:
-                        values = {"tokens": progress.tokens, "lengths": progress.lengths}
+                        values = {"tokens": request.own_ids(progress), "lengths": progress.lengths}
                         callback(self, step, min(progress.lengths), {name: values[name] for name in tensor_inputs})
                     step += 1
                     decoder.interrupted = self.interrupt
@@ -352,8 +385,11 @@ def _with_shape_limit(compiled: Any) -> Any:
     return forward
 
 
-def _short(component: object) -> str:
-    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
+def _forget_place(pipe: SpecPipeline) -> None:
+    """Drop the folders of this machine that diffusers notes in configurations and would save again."""
+    for part in pipe.components.values():
+        if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
+            part.register_to_config(_name_or_path="")
 
 
 def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.drafters.base import Drafter, check_positive
-from mmspec.models.hf import CausalLMModel, check_rollback
+from mmspec.models.hf import CausalLMModel, cache_bytes_per_slot, check_rollback
 from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.seeds import row_seeds
 
@@ -165,9 +165,6 @@ class CausalLMPipeline(SpecPipeline):
         width = max(len(row) for row in rows)
         padded = torch.tensor([row + [-1] * (width - len(row)) for row in rows], device=device)
         drafter, rule = self.choose_method(speculate, sampling)
-        config = self.model.config.get_text_config()
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return DecodeRequest(
             model=lambda network, device: CausalLMModel(network, padded.clamp_min(0).to(device), lengths.to(device)),
             network=self.model,
@@ -178,7 +175,7 @@ class CausalLMPipeline(SpecPipeline):
             drafter=drafter,
             rule=rule,
             prompt_ids=padded,
-            cache_bytes_per_slot=2 * config.num_hidden_layers * heads * head_dim * self.model.dtype.itemsize,
+            cache_bytes_per_slot=cache_bytes_per_slot(self.model.config.get_text_config(), self.model.dtype),
         )
 
     def _stop_tokens(self) -> list[int]:

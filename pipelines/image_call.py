@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmspec.core.loop import Decoder, Progress
 from mmspec.drafters.base import check_positive
+from mmspec.image.grid import Grid
 from mmspec.pipelines.base import DecodeRequest
 
 OUTPUT_TYPES = ("pil", "np", "pt", "tokens")
@@ -29,6 +30,7 @@ class ImageCall:
     negative_prompt: str | Sequence[str] | None = None
     height: int | None = None
     width: int | None = None
+    aspect_ratio: str | None = None
     guidance_scale: float | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -43,11 +45,13 @@ class ImageCall:
     output_type: str = "pil"
 
     def __post_init__(self) -> None:
-        for name in ("num_images_per_prompt", "micro_batch_size"):
+        for name in ("height", "width", "num_images_per_prompt", "micro_batch_size"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         if self.output_type not in OUTPUT_TYPES:
             raise ValueError(f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {self.output_type!r}.")
+        if self.aspect_ratio is not None and (self.height is not None or self.width is not None):
+            raise ValueError("Give `aspect_ratio` or `height` and `width`, not both.")
         if self.prompt is not None:
             as_captions("prompt", self.prompt)
 
@@ -68,9 +72,10 @@ class ImageCall:
 
 @dataclass
 class ImageRun:
-    """What the micro-batches of one call have produced so far."""
+    """What the micro-batches of one call, pictures laid out on ``grid``, have produced so far."""
 
     requests: list[DecodeRequest]
+    grid: Grid
     decoders: list[Decoder] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
@@ -81,20 +86,38 @@ class ImageRun:
             self.progress.append(progress)
         self.progress[-1] = progress
 
+    def _all(self, parts: list[Tensor]) -> Tensor:
+        waiting = sum(len(request.seeds) for request in self.requests[len(parts) :])
+        return torch.nn.functional.pad(torch.cat(parts), (0, 0, 0, waiting)).cpu()
+
     def tokens(self) -> Tensor:
-        """Tokens of all samples (B, N), zeros where there are none yet."""
-        waiting = sum(len(request.seeds) for request in self.requests[len(self.progress) :])
-        done = torch.cat([progress.tokens for progress in self.progress])
-        return torch.nn.functional.pad(done, (0, 0, 0, waiting))
+        """Tokens of all samples (B, N) as the loop numbers them, on the CPU; zeros where there are none yet."""
+        return self._all([progress.tokens for progress in self.progress])
+
+    def own_ids(self) -> Tensor:
+        """Tokens of all samples (B, N) as the model numbers them, on the CPU; zeros where there are none yet."""
+        return self._all([request.own_ids(p) for request, p in zip(self.requests, self.progress, strict=False)])
 
     def lengths(self) -> list[int]:
         """Committed tokens of each sample."""
         known = [length for progress in self.progress for length in progress.lengths]
         return known + [0] * (sum(len(request.seeds) for request in self.requests) - len(known))
 
-    def rows(self, row_length: int) -> list[int]:
+    def rows(self) -> list[int]:
         """Committed complete token rows of each sample."""
-        return [length // row_length for length in self.lengths()]
+        return [self.grid.complete_rows(length) for length in self.lengths()]
+
+
+def match_negatives(prompts: list[str], negative: str | Sequence[str]) -> list[str]:
+    """One negative prompt per prompt, from one for all or one each.
+
+    Raises:
+        TypeError, ValueError: If ``negative`` is no text, or of another number.
+    """
+    negatives = as_captions("negative_prompt", negative)
+    if len(negatives) not in (1, len(prompts)):
+        raise ValueError(f"`negative_prompt` has {len(negatives)} entries for {len(prompts)} prompts.")
+    return negatives * (len(prompts) // len(negatives))
 
 
 def as_captions(name: str, value: str | Sequence[str]) -> list[str]:

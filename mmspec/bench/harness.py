@@ -37,6 +37,7 @@ class Outcome:
         peak_memory: Bytes at the peak, if measured.
         bits: Bits per token of the samples under the target, if measured; ``untruncated_bits`` without top-k and top-p.
         solo_equal: Whether every row equals the same row decoded alone, if checked.
+        distances: How far the set of all outputs is from plain decoding's, by name, if measured.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Outcome:
     bits: float | None = None
     untruncated_bits: float | None = None
     solo_equal: bool | None = None
+    distances: dict[str, float] = field(default_factory=dict)
 
     @property
     def stats(self) -> DecodeStats:

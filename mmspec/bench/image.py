@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from mmspec.bench.deviation import code_distance, colour_distance
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.measure import bits_per_token, cuda_peak, forward_times
 from mmspec.bench.memory import peak_memory
 from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
+from mmspec.bench.overhead import measurable, overhead_shares
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.verify import Guarantee
 from mmspec.drafters.base import check_positive
+
+_OTHER_SEEDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class ImageBench:
         seed: Seed of the first picture.
         check_solo: Also compare every row of a batch with the row decoded alone.
         memory: Measure peak memory.
+        overhead: Measure the time outside the forwards at the size of GPT-B, for methods that need no weights.
 
     Raises:
         TypeError, ValueError: For numbers below 1.
@@ -64,6 +70,7 @@ class ImageBench:
     seed: int = 0
     check_solo: bool = False
     memory: bool = True
+    overhead: bool = False
 
     def __post_init__(self) -> None:
         check_positive("items", self.items)
@@ -127,7 +134,7 @@ def _run(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] | None) -> 
     _measure_more(pipe, bench, built, groups, outcomes)
     plain = outcomes["plain"]
     entries = [
-        figures(outcomes[name], plain, times, b.guarantee, default=b.method.default, peer=b.method.peer)
+        figures(outcomes[name], plain, times, default=b.method.default, peer=b.method.peer)
         for name, b in built.items()
     ]
     return BenchReport("image", pipe.device.type, _settings(pipe, bench, outcomes, times), entries)
@@ -146,8 +153,10 @@ def _measure_more(
     for name, outcome in outcomes.items():
         bits = [bits_per_token(pipe, item, s.tokens) for item, s in zip(groups, outcome.samples, strict=True)]
         outcome.bits, outcome.untruncated_bits = (sum(values) / len(values) for values in zip(*bits, strict=True))
-        if bench.check_solo and built[name].guarantee is Guarantee.SAME_TOKENS:
+        if bench.check_solo and outcome.stats.guarantee is Guarantee.SAME_TOKENS:
             outcome.solo_equal = _equals_solo(pipe, built[name], groups, outcome)
+    if bench.items > 1:
+        _measure_distances(pipe, built["plain"], groups, outcomes)
     if not bench.memory:
         return
     if pipe.device.type == "cuda":
@@ -157,6 +166,30 @@ def _measure_more(
         plain_like = replace(bench, items=bench.batch_size, memory=False)
         for name, peak in peak_memory(plain_like, str(pipe.dtype).removeprefix("torch.")).items():
             outcomes[name].peak_memory = peak
+
+
+def _measure_distances(pipe: Any, plain: BuiltMethod, groups: list[ImageItem], outcomes: dict[str, Outcome]) -> None:
+    """Compare the pictures of relaxed methods with those of plain decoding; plain's own figures are mere chance."""
+    relaxed = [outcome for outcome in outcomes.values() if not outcome.stats.guarantee.lossless]
+    if not relaxed:
+        return
+    tokens = {
+        outcome.name: torch.cat([s.tokens for s in outcome.samples]) for outcome in (outcomes["plain"], *relaxed)
+    }
+    others = [replace(item, seeds=tuple(seed + _OTHER_SEEDS for seed in item.seeds)) for item in groups]
+    chance = torch.cat([decode(pipe, plain, item).tokens for item in others])
+    reference = pictures_of(pipe, tokens["plain"])
+    for outcome in (outcomes["plain"], *relaxed):
+        drawn = chance if outcome.name == "plain" else tokens[outcome.name]
+        outcome.distances = {
+            "colour_distance": colour_distance(pictures_of(pipe, drawn), reference),
+            "code_distance": code_distance(drawn, tokens["plain"], pipe.codebook.cpu()),
+        }
+
+
+def pictures_of(pipe: Any, tokens: Tensor) -> Tensor:
+    """Pictures (B, 3, h, w) in [0, 1] of complete token grids (B, N)."""
+    return pipe.image_processor.denormalize(pipe.decode_tokens(tokens)).cpu()
 
 
 def _equals_solo(pipe: Any, built: BuiltMethod, groups: list[ImageItem], outcome: Outcome) -> bool:
@@ -175,7 +208,7 @@ def _mean(first: ForwardTimes, second: ForwardTimes) -> ForwardTimes:
 
 def _settings(pipe: Any, bench: ImageBench, outcomes: dict[str, Outcome], times: ForwardTimes) -> dict[str, Any]:
     sampling = {name: getattr(pipe.config, name) for name in ("guidance_scale", "temperature", "top_k", "top_p")}
-    return {
+    settings: dict[str, Any] = {
         "model": bench.model,
         "items": bench.items,
         "batch_size": bench.batch_size,
@@ -190,3 +223,6 @@ def _settings(pipe: Any, bench: ImageBench, outcomes: dict[str, Outcome], times:
         "wall_ratio_median": {name: median_wall_ratio(o, outcomes["plain"]) for name, o in outcomes.items()},
         "peak_memory_bytes": {name: outcome.peak_memory for name, outcome in outcomes.items()},
     }
+    if bench.overhead:
+        settings["overhead_gpt_b"] = overhead_shares(method for method in bench.methods if measurable(method))
+    return settings

@@ -3,6 +3,9 @@
 The Jacobi methods differ in one thing at a time: window and controller, coupling and rule, or initialiser. All that is
 not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the initialiser that
 the checkpoint recommends and the coupled rule.
+
+Feature drafters are the checkpoint's own. ``feature-exact`` is the drafter of the ``lantern-*`` methods under the exact
+rule of such trees; ``lantern-compat`` is the authors' code, a peer.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from typing import Any
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.acceptance.coupled import CoupledAcceptance
-from mmspec.core.verify import Guarantee
 from mmspec.drafters import DRAFTERS
 from mmspec.drafters.initializers import INITIALIZERS
 from mmspec.drafters.jacobi import JacobiDrafter
@@ -44,6 +46,8 @@ class Parts:
 class Method:
     """A method by its parts, by name; ``settings`` are the drafter's or the schedule's. Neither is plain decoding.
 
+    A drafter with weights loads them from the checkpoint that is measured.
+
     ``default`` marks the method that the checkpoint recommends, which takes its parts from the pipeline.
     """
 
@@ -51,15 +55,16 @@ class Method:
     drafter: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     rule: str = "coupled"
+    rule_settings: dict[str, Any] = field(default_factory=dict)
     schedule: str | None = None
     default: bool = False
     peer: bool = False
 
-    def build(self, saved: Parts) -> Parts:
-        """The parts, given those that the checkpoint came with."""
+    def build(self, saved: Parts, model: str | None = None) -> Parts:
+        """The parts, given those that the checkpoint ``model`` came with."""
         if self.default:
             return Parts(saved.drafter or DRAFTERS.create("jacobi"), saved.rule or CoupledAcceptance(), saved.schedule)
-        rule = ACCEPTANCE_RULES.create(self.rule)
+        rule = ACCEPTANCE_RULES.create(self.rule, **self.rule_settings)
         if self.schedule is not None:
             return Parts(None, rule, SCHEDULES.create(self.schedule, **self.settings))
         if self.drafter is None:
@@ -68,11 +73,26 @@ class Method:
         if self.drafter == "jacobi" and isinstance(saved.drafter, JacobiDrafter):
             chosen = {name: saved.drafter.config[name] for name in ("initializer", "mix")}
             settings = chosen | settings
-        return Parts(DRAFTERS.create(self.drafter, **settings), rule)
+        drafter = DRAFTERS.load(self.drafter)
+        if hasattr(drafter, "with_settings"):  # it has weights
+            return Parts(drafter.from_pretrained(model).with_settings(**settings), rule)
+        return Parts(drafter(**settings), rule)
+
+
+_SAMPLED: dict[str, Any] = {"mode": "sampled", "tree": "static"}
+_SJD: dict[str, Any] = {"window": 64, "controller": "fixed", "coupling": "independent"}
 
 
 def _jacobi(name: str, rule: str = "coupled", window: int = 64, **settings: Any) -> Method:
     return Method(name, "jacobi", {"window": window, "controller": "fixed", **settings}, rule)
+
+
+def _feature(name: str, rule: str = "coupled", peer: bool = False, **settings: Any) -> Method:
+    return Method(name, "feature", settings, rule, peer=peer)
+
+
+def _lantern(name: str, peer: bool = False, **rule_settings: Any) -> Method:
+    return Method(name, "feature", _SAMPLED, "lantern", rule_settings, peer=peer)
 
 
 def _zipar(window: int) -> Method:
@@ -92,18 +112,49 @@ METHODS: dict[str, Method] = {
         *(_jacobi(f"init-{kind}", initializer=kind) for kind in INITIALIZERS),
         Method("ngram", "ngram"),
         *(_zipar(window) for window in (2, 4, 8)),
+        _jacobi("sjd-w16", "ratio", 16, coupling="independent"),
+        _jacobi("jacobi-maximal-w16", "ratio", 16, coupling="maximal"),
+        _jacobi("jacobi-gumbel-w16", "ratio", 16, coupling="gumbel"),
+        _feature("feature-chain", tree="chain", num_nodes=8),
+        _feature("feature-static", tree="static"),
+        _feature("feature-dynamic", tree="dynamic"),
+        _feature("feature-exact", "recursive", **_SAMPLED),
+        _lantern("lantern-delta-0.1", delta=0.1),
+        _lantern("lantern-delta-0.4", delta=0.4),
+        _lantern("lantern-lam-2", lam=2.0),
+        _lantern("lantern-compat", peer=True, delta=0.4, residual="lantern_compat"),
+        *(
+            Method(f"sjd-{rule}", "jacobi", _SJD, rule, settings)
+            for rule, settings in (
+                ("grouped", {}), ("cool", {}), ("fuzzy", {}), ("typical", {}), ("lantern", {"delta": 0.4}),
+            )
+        ),
     )
-}
-QUICK = ("plain", "default", "jacobi-fixed-w16")
+}  # fmt: skip
+SUITES: dict[str, Sequence[str]] = {
+    "default": [
+        "plain", "default", "jacobi-fixed-w64", "jacobi-fixed-w16", "sjd", "jacobi-maximal", "jacobi-gumbel",
+        *(f"init-{kind}" for kind in INITIALIZERS), "ngram",
+    ],
+    "methods": [
+        "plain", "default", "jacobi-fixed-w64", "sjd", "jacobi-maximal", "jacobi-gumbel", "jacobi-fixed-w16", "sjd-w16",
+        "jacobi-maximal-w16", "jacobi-gumbel-w16", "feature-chain", "feature-static", "feature-dynamic", "feature-exact",
+        "lantern-delta-0.1", "lantern-delta-0.4", "lantern-lam-2", "lantern-compat", "sjd-grouped", "sjd-cool",
+        "sjd-fuzzy", "sjd-typical", "sjd-lantern", "zipar-w2", "zipar-w4", "zipar-w8",
+    ],
+    "quick": ["plain", "default", "jacobi-fixed-w16"],
+}  # fmt: skip
 
 
-def choose_methods(names: Sequence[str] | None, quick: bool = False) -> list[Method]:
-    """The methods called ``names``, by default all or the quick ones; ``plain`` always comes first.
+def choose_methods(names: Sequence[str] | None, suite: str = "default") -> list[Method]:
+    """The methods called ``names``, by default those of ``suite``; ``plain`` always comes first.
 
     Raises:
         ValueError: For an unknown name, with the legal ones.
     """
-    chosen = list(names or (QUICK if quick else METHODS))
+    if suite not in SUITES:
+        raise ValueError(f"Unknown suite {suite!r}; choose from {', '.join(SUITES)}.")
+    chosen = list(names or SUITES[suite])
     if unknown := [name for name in chosen if name not in METHODS]:
         raise ValueError(f"Unknown method {unknown[0]!r}; choose from {', '.join(METHODS)}.")
     return [METHODS[name] for name in dict.fromkeys(["plain", *chosen])]
@@ -111,22 +162,15 @@ def choose_methods(names: Sequence[str] | None, quick: bool = False) -> list[Met
 
 @dataclass(frozen=True)
 class BuiltMethod:
-    """A method with its parts made, for grids of ``grid`` rows and columns."""
+    """A method with its parts made."""
 
     method: Method
     parts: Parts
-    grid: tuple[int, int]
 
     @property
     def drafter(self) -> Any:
         """The drafter, if the method has one."""
         return self.parts.drafter
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What the method promises."""
-        schedule = self.parts.schedule
-        return self.parts.rule.guarantee if schedule is None else schedule.guarantee(*self.grid)
 
     def run(self, pipe: Any, call: Callable[..., Any]) -> Any:
         """``call(speculate=...)`` with the method's parts in ``pipe``."""
@@ -137,4 +181,4 @@ class BuiltMethod:
 def build_methods(methods: Sequence[Method], pipe: Any) -> dict[str, BuiltMethod]:
     """Make the parts of every method; the pipeline's own are those of ``default``."""
     saved = Parts.of(pipe)
-    return {method.name: BuiltMethod(method, method.build(saved), pipe.grid) for method in methods}
+    return {method.name: BuiltMethod(method, method.build(saved, pipe.name_or_path)) for method in methods}

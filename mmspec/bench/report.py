@@ -128,11 +128,10 @@ def _cells(method: MethodFigures) -> list[str]:
     ]  # fmt: skip
 
 
-def figures(
-    outcome: Outcome, plain: Outcome, times: ForwardTimes, guarantee: Guarantee, *, default: bool, peer: bool
-) -> MethodFigures:
+def figures(outcome: Outcome, plain: Outcome, times: ForwardTimes, *, default: bool, peer: bool) -> MethodFigures:
     """The figures of ``outcome`` beside those of ``plain`` decoding of the same items."""
     stats = outcome.stats
+    guarantee = stats.guarantee
     wall_ratio = plain.seconds / outcome.seconds
     equal = None
     if guarantee is Guarantee.SAME_TOKENS:
@@ -140,11 +139,14 @@ def figures(
     deviation = None
     if not guarantee.lossless:
         summary = stats.summary()
-        deviation = stats.deviation or {name: summary[name] for name in ("step_tv_mean", "step_tv_max")}
+        names = ("step_tv_mean", "step_tv_max", "step_tv_bound")
+        deviation = stats.deviation or {name: summary[name] for name in names if summary[name] is not None}
     quality = {"bits_per_token": outcome.bits, "plain_bits_per_token": plain.bits}
     if not guarantee.lossless:
         quality["untruncated_bits_per_token"] = outcome.untruncated_bits
         quality["plain_untruncated_bits_per_token"] = plain.untruncated_bits
+        quality.update(outcome.distances)
+        quality.update({f"plain_{name}": value for name, value in plain.distances.items()})
     memory = outcome.peak_memory / plain.peak_memory if outcome.peak_memory and plain.peak_memory else None
     return MethodFigures(
         name=outcome.name,

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from accelerate import init_empty_weights
 from diffusers import VQModel
 from torch import Tensor
 
-from mmspec.checkpoints.reading import check_tensors, read_tensors
+from mmspec.checkpoints.reading import read_tensors
+from mmspec.checkpoints.renamed_vq import build_vq
 from mmspec.models.strict import list_names
 
 _CODEBOOK = "quantize.embedding.weight"
@@ -52,16 +52,10 @@ def load_llamagen_vq(path: str | Path, *, dtype: torch.dtype | None = None) -> V
     """
     name = Path(path).name
     tensors = {key: value for key, value in read_tensors(path).items() if key not in _TRAINING_ONLY}
-    with init_empty_weights():
-        model = VQModel(**infer_vq_config(tensors, name))
-    targets = {target: tuple(parameter.shape) for target, parameter in model.state_dict().items()}
-    sources = {target: _source_name(target) for target in targets}
-    expected = {source: _source_shape(source, targets[target]) for target, source in sources.items()}
-    check_tensors(tensors, expected, name)
-    state = {target: tensors[source].reshape(targets[target]) for target, source in sources.items()}
-    state[_CODEBOOK] = F.normalize(state[_CODEBOOK].float(), dim=-1).to(state[_CODEBOOK].dtype)
-    model.load_state_dict({k: v.to(dtype).contiguous() for k, v in state.items()}, strict=True, assign=True)
-    return model.requires_grad_(False).eval()
+    if _CODEBOOK in tensors:
+        codebook = tensors[_CODEBOOK]
+        tensors[_CODEBOOK] = F.normalize(codebook.float(), dim=-1).to(codebook.dtype)
+    return build_vq(tensors, infer_vq_config(tensors, name), _source_name, name, dtype=dtype)
 
 
 def convert_llamagen_vq(path: str | Path, output: str | Path, *, dtype: torch.dtype | None = None) -> Path:
@@ -75,11 +69,6 @@ def _source_name(target: str) -> str:
     for pattern, replacement in _RENAMES:
         target = re.sub(pattern, replacement, target)
     return target
-
-
-def _source_shape(source: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    is_attention = re.search(r"\.(?:q|k|v|proj_out)\.weight$", source)
-    return (*shape, 1, 1) if is_attention else shape
 
 
 def infer_vq_config(tensors: Mapping[str, Tensor], name: str) -> dict[str, Any]:

@@ -26,6 +26,10 @@ def image(
         list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
     ] = None,
     items: Annotated[int | None, typer.Option(help="Pictures per method; default 32, or 3 with --quick.")] = None,
+    suite: Annotated[
+        str,
+        typer.Option(help="default, or methods: also relaxed rules, feature drafters, ZipAR, and costs at V = 16384."),
+    ] = "default",
     quick: Annotated[bool, typer.Option("--quick", help="Three methods and few pictures, under a minute.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
@@ -34,7 +38,10 @@ def image(
     check_solo: Annotated[
         bool, typer.Option("--check-solo", help="Compare every row of a batch with the row decoded alone.")
     ] = False,
-    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
+    memory: Annotated[
+        bool | None,
+        typer.Option("--memory/--no-memory", help="Measure peak memory; default: not with --suite methods."),
+    ] = None,
     prompt: options.OwnPrompts = None,
     seed: options.FixedSeed = 0,
     device: options.Device = "auto",
@@ -50,7 +57,8 @@ def image(
     from mmspec.bench.image import ImageBench, run_image_bench
     from mmspec.bench.methods import choose_methods
 
-    methods = choose_methods(method, quick)
+    suite = "quick" if quick else suite
+    methods = choose_methods(method, suite)
     if out is not None:
         json_file, plot = json_file or out / "image.json", plot or out / "image.png"
     if plot is not None and plot.suffix.lower() != ".png":
@@ -58,7 +66,7 @@ def image(
     count = items if items is not None else 3 if quick else 32
     bench = ImageBench(
         model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
-        check_solo=check_solo, memory=memory,
+        check_solo=check_solo, memory=suite != "methods" if memory is None else memory, overhead=suite == "methods",
     )  # fmt: skip
     pipe = load_pipeline(model, device, dtype)
     with progress("items", len(bench.groups())) as on_item:

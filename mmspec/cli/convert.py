@@ -86,6 +86,26 @@ def lantern_drafter(
         say(f"Try: mmspec image --model {target} PROMPT --drafter feature --set drafter.weights={output}")
 
 
+@app.command("chameleon-vq")
+def chameleon_vq(
+    checkpoint: Annotated[Path, typer.Argument(help="vqgan.ckpt of Meta's Chameleon release.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    dtype: Annotated[str | None, typer.Option(help="Type of the weights; default as stored.")] = None,
+) -> None:
+    """Convert Chameleon's picture tokenizer with its decoder, which Anole and Lumina-mGPT need to make pictures.
+
+    [bold]Example[/]: mmspec convert chameleon-vq vqgan.ckpt chameleon-vq
+    """
+    if not checkpoint.exists():
+        raise FileNotFoundError(f"{checkpoint} does not exist; name the released file.")
+    from mmspec.checkpoints.chameleon_vq import convert_chameleon_vq
+    from mmspec.runner.device import pick_dtype
+
+    convert_chameleon_vq(checkpoint, output, dtype=None if dtype is None else pick_dtype(dtype))
+    tell_files([output])
+    say(f'Load with: ChameleonPipeline.from_pretrained(MODEL, vq="{output}", style="anole" or "lumina")')
+
+
 def parse_size(text: str) -> int | tuple[int, int]:
     """``256`` or ``256x384`` as pixels; ValueError for anything else."""
     sides = text.lower().split("x")

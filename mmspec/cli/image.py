@@ -20,6 +20,9 @@ def image(
     seed: options.Seed = None,
     num_images: options.NumImages = 1,
     class_label: options.ClassLabels = None,
+    height: options.Height = None,
+    width: options.Width = None,
+    aspect_ratio: options.AspectRatio = None,
     negative_prompt: options.NegativePrompt = None,
     guidance_scale: options.GuidanceScale = None,
     temperature: options.Temperature = None,
@@ -50,7 +53,7 @@ def image(
         complain("This checkpoint has no drafter, so this is plain decoding; add --drafter jacobi.", style="yellow")
     asked: dict[str, Any] = {
         "negative_prompt": negative_prompt, "guidance_scale": guidance_scale, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p,
+        "top_k": top_k, "top_p": top_p, "height": height, "width": width, "aspect_ratio": aspect_ratio,
     }  # fmt: skip
     given: dict[str, Any] = (
         {"prompt": conditions} if prompts else {"class_labels": [_label(text) for text in conditions]}

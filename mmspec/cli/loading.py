@@ -13,17 +13,17 @@ DEFAULT_IMAGE_MODEL = "mmspec/emoji-t2i"
 
 
 def load_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
-    """Load the pipeline ``model`` onto ``device``; a progress bar of decoding only where a person sees it."""
+    """Load the image model ``model`` onto ``device``; a progress bar of decoding only where a person sees it."""
     from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
     from transformers.utils.logging import disable_progress_bar as quiet_transformers
 
-    from mmspec.pipelines.base import SpecPipeline
+    from mmspec.pipelines.auto import AutoImagePipeline
     from mmspec.runner.device import pick_device, pick_dtype
 
     quiet_diffusers()
     quiet_transformers()
     place = pick_device(device)
-    pipe = SpecPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe = AutoImagePipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
     pipe.set_progress_bar_config(disable=not is_terminal(), leave=False)
     return pipe
 

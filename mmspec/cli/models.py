@@ -15,14 +15,16 @@ T5_XL_ENCODER_PARAMETERS = 1.22e9
 
 
 def models() -> None:
-    """List the embedded checkpoints and the released files that mmspec converts and runs.
+    """List the embedded checkpoints, the families of image models, and the LlamaGen files that mmspec converts.
 
     [bold]Example[/]: mmspec models
     """
     show(embedded_table())
+    show(families_table())
     show(released_table())
     say("Guarantees hold in float32 with the checkpoint's own rule: SAME_TOKENS is token for token plain decoding.")
-    say("Released files run after: mmspec convert llamagen TRANSFORMER VQ OUTPUT --image-size PIXELS")
+    say("Hub ids and folders of these families load by their configuration: mmspec image PROMPT --model NAME")
+    say("LlamaGen files run after: mmspec convert llamagen TRANSFORMER VQ OUTPUT --image-size PIXELS")
 
 
 def embedded_table() -> Table:
@@ -60,6 +62,23 @@ def describe_folder(folder: Path) -> list[str]:
 
 def _class_name(entry: Any) -> str | None:
     return entry[1] if isinstance(entry, list) and len(entry) == 2 else None
+
+
+def families_table() -> Table:
+    """The families of image models: checkpoints, sizes, recommended settings and needs."""
+    from mmspec.image.families import IMAGE_FAMILIES
+
+    table = Table(title="families of image models (docs/families)", title_justify="left")
+    for column in ("family", "checkpoints", "pixels", "guidance", "top-k", "licence", "needs"):
+        table.add_column(column)
+    for family in IMAGE_FAMILIES:
+        weights = f"from {family.parameters * 2 / GIB:.1f} / {family.parameters * 4 / GIB:.1f} GiB (16 / 32 bit)"
+        needs = f"{family.needs}; {weights}" if family.needs else weights
+        table.add_row(
+            family.name, "\n".join(family.hub_ids), family.sizes, f"{family.guidance_scale:g}",
+            str(family.top_k or "off"), family.licence, needs,
+        )  # fmt: skip
+    return table
 
 
 def released_table() -> Table:

@@ -33,6 +33,10 @@ MicroBatchSize = Annotated[
     int | None, typer.Option(help="Decode at most this many pictures together; changes memory only.")
 ]
 
+Height = Annotated[int | None, typer.Option(help="Pixels, for models with several sizes.")]
+Width = Annotated[int | None, typer.Option(help="Pixels, for models with several sizes.")]
+AspectRatio = Annotated[str | None, typer.Option(help="width:height such as 16:9, instead of height and width.")]
+
 NegativePrompt = Annotated[str | None, typer.Option(help="What to steer away from.")]
 GuidanceScale = Annotated[float | None, typer.Option(help="1 switches guidance off.", rich_help_panel=SAMPLING)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.", rich_help_panel=SAMPLING)]

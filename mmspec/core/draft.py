@@ -1,9 +1,10 @@
 """The one structure that every drafter returns: a padded batch of rooted token trees.
 
-Node 0 is the root, the last committed token, whose keys and values are not cached yet. A Jacobi window, an n-gram copy
+Node 0 is the root, the last committed token, whose keys and values are not cached yet. Siblings are in the order in
+which they were drawn, and in which rules try them. A Jacobi window, an n-gram copy
 or the proposals of a small model are chains; a chain is the tree in which node ``n`` follows node ``n - 1``.
 
-Symbols: B rows, N nodes with the root, V vocabulary, D depth of the deepest node.
+Symbols: B rows, N nodes with the root, V vocabulary, D depth of the deepest node, R most children of a node.
 """
 
 from __future__ import annotations
@@ -74,6 +75,28 @@ class Draft:
         if self.parent is None:
             return torch.arange(self.num_nodes, device=self.tokens.device).expand_as(self.tokens)
         return self.ancestors.sum(-1) - 1
+
+    @cached_property
+    def parents(self) -> Tensor:
+        """Parent of each node (B, N), of a chain too; the root is its own."""
+        if self.parent is not None:
+            return self.parent
+        return (torch.arange(self.num_nodes, device=self.tokens.device) - 1).clamp_min(0).expand_as(self.tokens)
+
+    @cached_property
+    def children(self) -> Tensor:
+        """Valid children of each node in the order of the siblings (B, N, R), -1 where there is none."""
+        nodes = torch.arange(self.num_nodes, device=self.tokens.device)
+        exists = (nodes > 0).expand_as(self.tokens)
+        if self.valid is not None:
+            exists = exists & self.valid
+        older = (self.parents[:, :, None] == self.parents[:, None, :]) & exists[:, None, :] & (nodes < nodes[:, None])
+        rank = older.sum(-1)  # (B, N) number of earlier siblings
+        most = int(torch.where(exists, rank + 1, 0).max())
+        table = torch.full((*self.tokens.shape, most + 1), -1, device=self.tokens.device)
+        # nodes that do not exist write to a column that is cut off
+        place = self.parents * (most + 1) + torch.where(exists, rank, most)
+        return table.flatten(1).scatter(1, place, nodes.expand_as(place)).view_as(table)[..., :most]
 
 
 def ancestors(parent: Tensor) -> Tensor:

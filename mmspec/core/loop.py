@@ -106,7 +106,7 @@ class SpeculativeDecoder:
         _, reason = self.stopping.truncate(first[:, None], zeros + 1, zeros)
         self.context = RoundContext(
             tokens=self._buffer[:, :-1], generated=zeros + 1, rounds=zeros.clone(), root=first,
-            noise=self.noise, sampling=self.sampling, lowest=1, highest=1,
+            noise=self.noise, sampling=self.sampling, lowest=1, highest=1, regret=zeros.float(),
         )  # fmt: skip
         self._alive = list(range(num_rows))  # original numbers of the rows that are still decoded
         self.drafter.start(self.context, output)
@@ -166,6 +166,8 @@ class SpeculativeDecoder:
         context.generated = context.generated + kept
         context.rounds = context.rounds + 1
         context.root = verdict.next_token  # of rows that go on; those that were cut short are over
+        if verdict.regret is not None and context.regret is not None:
+            context.regret = context.regret + verdict.regret
 
     def _count(self, width: int, numbers: list[list[int]], seconds: float, verdict: Verdict) -> None:
         accepted, kept, reason, drafted = numbers
@@ -176,8 +178,11 @@ class SpeculativeDecoder:
         self.stats.widths[width] = self.stats.widths.get(width, 0) + 1
         self.stats.draft_forwards = self.drafter.forwards
         if verdict.step_tv is not None:
-            self.stats.step_tv_sum += float(verdict.step_tv.sum())
-            self.stats.step_tv_max = max(self.stats.step_tv_max, float(verdict.step_tv.max()))
+            spent = verdict.step_tv.tolist()
+            self.stats.add_step_tv(self._alive, [tv[:count] for tv, count in zip(spent, kept, strict=True)])
+        if verdict.regret is not None:
+            for row, regret in zip(self._alive, verdict.regret.tolist(), strict=True):
+                self.stats.rows[row].regret += regret
         self._write_back()
         self.controller.observe(RoundReport(width, kept, seconds))
         self._drop([place for place, code in enumerate(reason) if not code])
@@ -192,7 +197,7 @@ class SpeculativeDecoder:
             rows = torch.tensor(running, device=self.tokens.device)
             for part in (self.target, self.drafter, self.noise):
                 part.select_rows(rows)
-            for name in ("generated", "rounds", "root"):
+            for name in ("generated", "rounds", "root", "regret"):
                 setattr(context, name, getattr(context, name)[rows])
             self._open_buffer(context.tokens[rows])
             context.tokens = self._buffer[:, :-1]

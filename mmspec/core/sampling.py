@@ -96,6 +96,18 @@ def draw_token(logits: Tensor, params: SamplingParams, gumbel: Tensor) -> Tensor
     return draw(process(logits, params), gumbel)
 
 
+def draw_by_inversion(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from ``weights`` (..., V) >= 0, not necessarily normalised, with one ``uniform`` (...) in (0, 1): ids (...).
+
+    One number a draw instead of V, for draws that are coupled with nothing. Never returns a token of weight 0.
+    """
+    cumulative = weights.to(uniform.dtype).cumsum(-1)
+    total = cumulative[..., -1]
+    # the product may round up to the total, behind which there is no token
+    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
+
+
 def draw(scores: Tensor, gumbel: Tensor) -> Tensor:
     """Draw from exp(``scores``) (..., V), not necessarily normalised, with ``gumbel`` (..., V): token ids (...).
 

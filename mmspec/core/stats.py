@@ -14,13 +14,19 @@ from mmspec.core.verify import Guarantee
 
 @dataclass
 class RowStats:
-    """Counts of one row. ``tokens`` includes the first one, which the prefill yields."""
+    """Counts of one row. ``tokens`` includes the first one, which the prefill yields.
+
+    ``step_tv`` is the sum of the total variations of its steps, ``regret`` the log-probability given up for drafts;
+    both are 0 under lossless rules.
+    """
 
     tokens: int = 0
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     finish_reason: str = "running"
+    step_tv: float = 0.0
+    regret: float = 0.0
 
     @property
     def acceptance_length(self) -> float:
@@ -43,6 +49,8 @@ class DecodeStats:
             and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
             measuring the deviation of a heuristic, whose forwards are not counted either.
         seeds: Seed of each row; run one alone to get the same sample again.
+        step_tv_bound: Total variation that no step exceeds, where the rule promises one.
+        step_tv_max: The largest that was measured.
     """
 
     method: str = "plain"
@@ -53,7 +61,7 @@ class DecodeStats:
     seconds: dict[str, float] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
     widths: dict[int, int] = field(default_factory=dict)
-    step_tv_sum: float = 0.0
+    step_tv_bound: float | None = None
     step_tv_max: float = 0.0
     deviation_sums: dict[str, float] = field(default_factory=dict)
     measured_tokens: int = 0
@@ -104,6 +112,19 @@ class DecodeStats:
     def finish_reasons(self) -> list[str]:
         return [row.finish_reason for row in self.rows]
 
+    @property
+    def step_tv_mean(self) -> float:
+        """Measured total variation from the target's law, mean over the emitted tokens."""
+        return sum(row.step_tv for row in self.rows) / self.tokens if self.tokens else 0.0
+
+    @property
+    def sequence_tv(self) -> float:
+        """Estimate, from these rows, of a bound on the total variation between the laws of whole outputs.
+
+        By the chain rule TV(outputs) <= E[sum of the TVs of the steps], the mean taken over outputs of this method.
+        """
+        return min(1.0, sum(row.step_tv for row in self.rows) / len(self.rows)) if self.rows else 0.0
+
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Add the wall time of the block to ``seconds[part]``."""
@@ -136,6 +157,12 @@ class DecodeStats:
             self.drafted_at_depth[depth] += 1
             self.accepted_at_depth[depth] += depth < accepted
 
+    def add_step_tv(self, rows: list[int], step_tv: list[list[float]]) -> None:
+        """Count the total variation of every emitted token of a round, listed for each of ``rows``."""
+        for row, steps in zip(rows, step_tv, strict=True):
+            self.rows[row].step_tv += sum(steps)
+            self.step_tv_max = max(self.step_tv_max, *steps, 0.0)
+
     def summary(self) -> dict[str, Any]:
         """The figures as plain values for JSON and tables."""
         return {
@@ -153,9 +180,12 @@ class DecodeStats:
             "seeds": list(self.seeds),
             "finish_reasons": self.finish_reasons,
             "acceptance_lengths": [row.acceptance_length for row in self.rows],
-            "step_tv_mean": self.step_tv_sum / rounds if (rounds := sum(r.rounds for r in self.rows)) else 0.0,
+            "step_tv_mean": self.step_tv_mean,
             "step_tv_max": self.step_tv_max,
             "deviation": self.deviation,
+            "step_tv_bound": self.step_tv_bound,
+            "sequence_tv": self.sequence_tv,
+            "regrets": [row.regret for row in self.rows],
         }
 
     def __str__(self) -> str:
@@ -168,13 +198,13 @@ class DecodeStats:
 
 def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
     """Join the stats of micro-batches that ran one after the other: rows follow one another, the rest adds up."""
-    merged = DecodeStats(method=parts[0].method, guarantee=parts[0].guarantee)
+    first = parts[0]
+    merged = DecodeStats(method=first.method, guarantee=first.guarantee, step_tv_bound=first.step_tv_bound)
     for part in parts:
         merged.rows += part.rows
         merged.seeds += part.seeds
         merged.forwards += part.forwards
         merged.draft_forwards += part.draft_forwards
-        merged.step_tv_sum += part.step_tv_sum
         merged.step_tv_max = max(merged.step_tv_max, part.step_tv_max)
         merged.add_deviation(part.measured_tokens, **part.deviation_sums)
         for key, value in part.seconds.items():

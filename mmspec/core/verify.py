@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.draft import Draft
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
 
@@ -52,6 +52,7 @@ class RoundContext:
     sampling: SamplingParams
     lowest: int
     highest: int
+    regret: Tensor | None = None  # (B,) what a rule with a budget has spent so far, see `Verdict.regret`
 
     def target_noise(self, count: int) -> Tensor:
         """Gumbel noise (B, count, V) of the next ``count`` order indices of each row."""
@@ -69,7 +70,9 @@ class Verdict:
         path: Nodes from the root to the deepest accepted one (B, D + 1), right-padded by repeating the last;
             ``None`` for a chain, where it is 0, 1, 2, ...
         chosen: What plain decoding would draw after each node (B, N), from rules that know it.
-        step_tv: Total variation spent by a relaxed rule in this round (B,), ``None`` for a lossless one.
+        step_tv: Total variation between the law of each committed token and the target's (B, D + 1), given the tokens
+            before it; 0 beyond the committed run. ``None`` for a lossless rule.
+        regret: Log-probability given up for the draft in this round (B,), from rules that keep a budget of it.
     """
 
     num_accepted: Tensor
@@ -78,14 +81,31 @@ class Verdict:
     path: Tensor | None = None
     chosen: Tensor | None = None
     step_tv: Tensor | None = None
+    regret: Tensor | None = None
 
 
 class AcceptanceRule(Protocol):
     """Decide how much of a draft is kept. Implementations are configuration around pure tensor functions."""
 
-    guarantee: Guarantee
-    legal_laws: frozenset[DraftLaw]
-    needs_law: bool
+    @property
+    def name(self) -> str:
+        """Short name, as in ``stats.method``."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the output is worth."""
+        ...
+
+    @property
+    def step_tv_bound(self) -> float | None:
+        """Total variation that no step exceeds, where the rule promises one."""
+        ...
+
+    @property
+    def needs_law(self) -> bool:
+        """Whether drafts must carry ``log_q``."""
+        ...
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
         """Judge ``draft`` given the target's raw ``logits`` (B, N, V), row n conditioned on the path to node n."""
@@ -106,11 +126,12 @@ def chain_verdict(draft: Draft, num_accepted: Tensor, next_token: Tensor) -> Ver
     return Verdict(num_accepted, next_token, tokens)
 
 
-def descend(draft: Draft, edge_accepted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def descend(draft: Draft, edge_accepted: Tensor, prefer: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Find the deepest node whose every edge from the root is accepted.
 
     Args:
         edge_accepted: Verdict on the edge into each node (B, N); column 0 is ignored.
+        prefer: Score of each node (B, N); among equally deep nodes the highest wins.
 
     Returns:
         The node (B,), its depth (B,) and its path (B, D + 1), padded by repeating the node. Ties go to the lowest node.
@@ -118,7 +139,16 @@ def descend(draft: Draft, edge_accepted: Tensor) -> tuple[Tensor, Tensor, Tensor
     edge_accepted = edge_accepted if draft.valid is None else edge_accepted & draft.valid
     edge_accepted = edge_accepted.index_fill(1, edge_accepted.new_zeros(1, dtype=torch.long), True)
     reached = ~(draft.ancestors & ~edge_accepted[:, None, :]).any(-1)  # (B, N)
-    best = (reached * (draft.depth + 1)).argmax(-1)
+    rank = reached * (draft.depth + 1)
+    if prefer is None:
+        best = rank.argmax(-1)
+    else:
+        best = prefer.masked_fill(rank < rank.amax(-1, keepdim=True), -torch.inf).argmax(-1)
+    return best, *path_to(draft, best)
+
+
+def path_to(draft: Draft, best: Tensor) -> tuple[Tensor, Tensor]:
+    """Depth (B,) of the nodes ``best`` (B,), and their paths from the root (B, D + 1), padded by repeating the node."""
     num_accepted = draft.depth.gather(1, best[:, None])[:, 0]
     # an ancestor of depth d belongs at place d of the path; every other node is sent behind the end
     size = draft.num_nodes
@@ -127,7 +157,7 @@ def descend(draft: Draft, edge_accepted: Tensor) -> tuple[Tensor, Tensor, Tensor
     nodes = torch.arange(size, device=best.device).expand_as(place)
     path = best[:, None].expand(-1, size + 1).clone().scatter_(1, place, nodes)[:, :size]
     steps = torch.arange(size, device=best.device)
-    return best, num_accepted, torch.where(steps <= num_accepted[:, None], path, best[:, None])
+    return num_accepted, torch.where(steps <= num_accepted[:, None], path, best[:, None])
 
 
 def tree_verdict(draft: Draft, best: Tensor, num_accepted: Tensor, path: Tensor, next_token: Tensor) -> Verdict:

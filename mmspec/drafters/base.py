@@ -24,6 +24,7 @@ from mmspec.core.controllers import (
 )
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
+from mmspec.core.grammar import Grammar
 from mmspec.core.target import DraftTarget
 
 CONTROLLERS = ("aimd", "cost-aware", "fixed")
@@ -38,6 +39,8 @@ class DraftSetup:
         max_new_tokens: Longest output of a row.
         needs_law: Whether the acceptance rule wants ``log_q``.
         row_length: Tokens per grid row, row-end marks included; ``None`` for targets without a grid.
+        row_start: Order index of the grid's first token; a header may come before it.
+        grammar: Tokens that each order index allows; ``None`` allows all everywhere.
         prompt_ids: Prompt tokens (B, P), right-padded with -1, in the target's own vocabulary; ``None`` if it has none.
         draft_target: Opens a session of another model on the same prompts, for model drafters.
         runner: The session of the target, for drafters that read its states or use its parts.
@@ -49,15 +52,22 @@ class DraftSetup:
     max_new_tokens: int
     needs_law: bool = False
     row_length: int | None = None
+    row_start: int = 0
+    grammar: Grammar | None = None
     prompt_ids: Tensor | None = None
     draft_target: Callable[[Any], DraftTarget] | None = None
     runner: Any = None
 
 
 class Drafter(ABC):
-    """Settings of a drafter. Subclasses also derive from diffusers' config mixins."""
+    """Settings of a drafter. Subclasses also derive from diffusers' config mixins.
+
+    ``max_siblings`` is the most children of a node of its drafts, 1 for chains; ``None`` says nothing, and rules then
+    promise no bound that depends on it.
+    """
 
     law: DraftLaw
+    max_siblings: int | None = None
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError, before any forward, if this drafter cannot draft for ``vocab_size`` tokens."""

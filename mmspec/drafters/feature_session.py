@@ -53,7 +53,7 @@ class FeatureSession:
         room = self.max_new_tokens - context.lowest - 1  # draft tokens that the row with the most room can use
         self.depth = 0
         if nodes < 2 or room < 1:
-            return Draft(context.root[:, None], self.law)
+            return Draft(context.root[:, None], self.law, log_q=self._blank_law(context))
         states, logits = self.runner.feed(context.generated, context.highest)
         if self.config.tree == "static":
             draft = self._static(context, states, logits, static_tree(self.choices, nodes))
@@ -63,6 +63,12 @@ class FeatureSession:
             draft = self._dynamic(context, states, logits, nodes, min(nodes - 1, room, self.config.depth))
         self.forwards = self.runner.forwards
         return draft
+
+    def _blank_law(self, context: RoundContext) -> Tensor | None:
+        """The law (B, 1, V) of a node without children, if the rule reads laws; nobody reads this one."""
+        if not self.needs_law or self.mode != "sampled":
+            return None
+        return torch.zeros(len(context.root), 1, self.runner.model.vocab_size, device=context.root.device)
 
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         assert output.hidden is not None
@@ -91,7 +97,8 @@ class FeatureSession:
             tokens.append(ranking[:, 0].argmax(-1))
             if log_q is not None:
                 laws.append(log_q[:, 0])
-        law = torch.stack([*laws, torch.zeros_like(laws[0])], dim=1) if laws and self.needs_law else None
+        blank = self._blank_law(context)
+        law = None if blank is None else torch.cat([torch.stack(laws, dim=1), blank], dim=1)
         return Draft(torch.stack(tokens, dim=1), self.law, log_q=law)
 
     def _dynamic(self, context: RoundContext, states: Tensor, logits: Tensor, nodes: int, length: int) -> Draft:
@@ -123,7 +130,8 @@ class FeatureSession:
         tokens = context.root[:, None].repeat(1, tree.num_nodes)
         valid = torch.ones_like(tokens, dtype=torch.bool)
         parent = torch.tensor(tree.parent, device=device)
-        laws = torch.zeros(rows, tree.num_nodes, logits.shape[-1], device=device) if self.needs_law else None
+        blank = self._blank_law(context)
+        laws = None if blank is None else blank.repeat(1, tree.num_nodes, 1)
         level, paths = [0], torch.zeros(1, 1, 0, dtype=torch.bool, device=device)
         for depth in range(self.depth):
             if depth:
@@ -177,11 +185,10 @@ class FeatureSession:
             log_q = process(logits, context.sampling).log_softmax(-1)
             keys = context.rounds[:, None] * (1 << 20) + torch.tensor(list(nodes), device=logits.device) * _SIBLINGS
             return log_q + context.noise.gumbel(Stream.DRAFT, keys), log_q, log_q
-        ranking = logits
-        if not context.sampling.greedy:
-            ranking = logits / max(context.sampling.temperature, 1e-5)
-            if self.mode == "coupled":
-                ranking = ranking + context.target_noise(depth + 1)[:, depth, None]
+        # greedy decoding leaves one candidate; drafts need the order of the others
+        ranking = logits if context.sampling.greedy else process(logits, context.sampling)
+        if self.mode == "coupled" and not context.sampling.greedy:
+            ranking = ranking + context.target_noise(depth + 1)[:, depth, None]
         scale = self.scales[min(depth, len(self.scales) - 1)]
         return ranking, (ranking / scale).log_softmax(-1), None
 

@@ -26,7 +26,7 @@ from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
-from mmspec.core.sampling import draw, process
+from mmspec.core.sampling import draw, draw_by_inversion, process
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict, residual
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
@@ -52,6 +52,7 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     config_name = "drafter_config.json"
     has_compatibles = False
+    max_siblings = 1
 
     @register_to_config
     def __init__(
@@ -83,7 +84,9 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     def session(self, setup: DraftSetup) -> DraftSession:
         config = self.config
-        initializer = Initializer(config.initializer, setup.vocab_size, setup.row_length, config.mix)
+        initializer = Initializer(
+            config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar
+        )
         return JacobiSession(config.coupling, initializer, self.law, setup)
 
 
@@ -98,7 +101,8 @@ class JacobiSession:
         self.slots = torch.zeros(setup.num_rows, 0, dtype=torch.long, device=setup.device)
         self.filled = torch.zeros(setup.num_rows, dtype=torch.long, device=setup.device)
         self.log_q = torch.zeros(setup.num_rows, 0, setup.vocab_size, device=setup.device) if self.needs_law else None
-        self.last_scores: Tensor | None = None  # newest law before the first unfilled slot (B, V)
+        self.last_scores: Tensor | None = None  # newest law of a slot with a choice (B, V)
+        self.grammar = setup.grammar
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         if self.initializer.needs_scores:
@@ -136,10 +140,21 @@ class JacobiSession:
         if self.log_q is not None and log_p is not None:
             self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
-            self.last_scores = process(output.logits[:, -1], context.sampling)
+            self.last_scores = self._newest_scores(context, output.logits)
         by = verdict.num_accepted + 1
         self._shift(by)
         self.filled = draft.num_nodes - by if whole else (self.filled.clamp_min(draft.num_nodes) - by).clamp_min(0)
+
+    def _newest_scores(self, context: RoundContext, logits: Tensor) -> Tensor:
+        """Scores (B, V) of the last node whose next slot is free; forced ones say nothing about others."""
+        if self.grammar is None:
+            return process(logits[:, -1], context.sampling)
+        nodes = torch.arange(logits.shape[1], device=logits.device)
+        free = self.grammar.forced_at(context.generated[:, None] + nodes) < 0  # (B, N)
+        last = torch.where(free, nodes, -1).amax(-1)
+        chosen = logits.gather(1, last.clamp_min(0)[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
+        assert self.last_scores is not None
+        return torch.where((last >= 0)[:, None], process(chosen, context.sampling), self.last_scores)
 
     def _redraw(
         self, context: RoundContext, draft: Draft, logits: Tensor, verdict: Verdict
@@ -152,14 +167,15 @@ class JacobiSession:
         nodes = torch.arange(draft.num_nodes, device=logits.device)
         if self.coupling == "gumbel":
             return draw(scores, context.target_noise(draft.num_nodes)), log_p
-        fresh = context.noise.gumbel(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + nodes)
+        fresh = context.noise.uniform(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + nodes)
+        p = scores.softmax(-1) if log_p is None else log_p.exp()
         if self.coupling == "independent" or draft.log_q is None:
-            return draw(scores, fresh), log_p
+            return draw_by_inversion(p, fresh), log_p
         assert log_p is not None
-        return self._keep_or_redraw(context, draft, log_p, fresh), log_p
+        return self._keep_or_redraw(context, draft, log_p, p, fresh), log_p
 
     @staticmethod
-    def _keep_or_redraw(context: RoundContext, draft: Draft, log_p: Tensor, fresh: Tensor) -> Tensor:
+    def _keep_or_redraw(context: RoundContext, draft: Draft, log_p: Tensor, p: Tensor, fresh: Tensor) -> Tensor:
         """Maximal coupling: keep x with probability min(1, p / q), else draw from [p - q]+; (B, N)."""
         assert draft.log_q is not None
         count = draft.num_nodes - 1
@@ -167,9 +183,9 @@ class JacobiSession:
         log_ratio = (log_p[:, :count].gather(-1, old) - draft.log_q[:, :count].gather(-1, old))[..., 0]
         nodes = torch.arange(count, device=log_p.device)
         keep = context.noise.uniform(Stream.AUXILIARY, context.rounds[:, None], nodes[None]).log() < log_ratio
-        other = draw(residual(log_p[:, :count].exp(), draft.log_q[:, :count].exp()).log(), fresh[:, :count])
-        last = draw(log_p[:, count:], fresh[:, count:])
-        return torch.cat([torch.where(keep, old[..., 0], other), last], dim=1)
+        laws = torch.cat([residual(p[:, :count], draft.log_q[:, :count].exp()), p[:, count:]], dim=1)
+        drawn = draw_by_inversion(laws, fresh)
+        return torch.cat([torch.where(keep, old[..., 0], drawn[:, :count]), drawn[:, count:]], dim=1)
 
     def _shift(self, by: Tensor) -> None:
         """Move each row's window ``by`` (B,) places to the left; what comes in at the end is not filled."""

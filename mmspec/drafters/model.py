@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import ConfigMixin, SchedulerMixin
+from diffusers import ConfigMixin, ModelMixin, SchedulerMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor
 
@@ -44,6 +44,7 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     has_compatibles = False
     ignore_for_config = ["model"]  # noqa: RUF012 - diffusers reads a list
     law = DraftLaw.SAMPLED
+    max_siblings = 1
 
     @register_to_config
     def __init__(self, num_draft_tokens: int = 5, controller: str = "fixed", *, model: Any = None) -> None:
@@ -83,7 +84,8 @@ class ModelDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def check_vocabulary(self, vocab_size: int) -> None:
         if self.model is None:
             raise ValueError(_NO_MODEL)
-        _compare(self.model.config.vocab_size, vocab_size)
+        if isinstance(self.model, ModelMixin):  # adapters of transformers' models show a part of the vocabulary
+            _compare(self.model.config.vocab_size, vocab_size)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         if self.model is None or setup.draft_target is None:

@@ -30,6 +30,7 @@ class NGramDrafter(SchedulerMixin, ConfigMixin, Drafter):
     config_name = "drafter_config.json"
     has_compatibles = False
     law = DraftLaw.DETERMINISTIC
+    max_siblings = 1
 
     @register_to_config
     def __init__(self, num_draft_tokens: int = 10, max_ngram: int = 3, controller: str = "fixed") -> None:

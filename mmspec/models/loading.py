@@ -14,6 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+#: options of every loading function that concern the hub
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
+
 EMBEDDED = Path(__file__).resolve().parent.parent / "checkpoints"
 
 
@@ -43,6 +46,35 @@ def local_folder(name: str | Path) -> Path | None:
             f"{', '.join(embedded_checkpoints())}."
         )
     return None
+
+
+def find_config(name: str | Path, **hub: Any) -> tuple[str, dict[str, Any]]:
+    """Say what a checkpoint is: a saved ``pipeline`` or a single ``model``, and give its configuration.
+
+    Args:
+        name: An embedded name, a folder, or a hub id; only the last touches the network, for one small file.
+        hub: Options of :data:`HUB_OPTIONS`.
+
+    Raises:
+        ValueError: If there is no such checkpoint, or it holds neither.
+    """
+    if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
+        if not (Path(name) / "config.json").is_file():
+            raise ValueError(f"{name} holds neither model_index.json nor config.json, so it is no checkpoint.")
+        return "model", read_json(Path(name) / "config.json")
+    if (folder := local_folder(name)) is not None:
+        return "pipeline", read_json(folder / "model_index.json")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    for kind, file in (("pipeline", "model_index.json"), ("model", "config.json")):
+        try:
+            return kind, read_json(Path(hf_hub_download(str(name), file, **hub)))
+        except EntryNotFoundError:
+            continue  # also: not in the local cache, while the hub is out of reach
+        except (HfHubHTTPError, OSError) as error:
+            raise ValueError(f"The hub has no {name!r} for us: {error}") from error
+    raise ValueError(f"{name!r} holds neither model_index.json nor config.json, or the hub is out of reach.")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -97,7 +129,11 @@ def check_weights(folder: Path, model_class: type) -> None:
         ],
     }
     found = [f"{len(names)} {kind}: {', '.join(names[:8])}" for kind, names in problems.items() if names]
-    if found:
+    if found and hasattr(model, "base_model_prefix"):  # a transformers class may store its tensors under older names
+        from mmspec.models.hf import check_by_loading
+
+        check_by_loading(folder, model_class)
+    elif found:
         raise ValueError(f"The weights in {folder} do not fit {model_class.__name__}; {'; '.join(found)}.")
 
 
@@ -114,11 +150,15 @@ def _on_meta(folder: Path, model_class: type) -> nn.Module:
 def load_component(folder: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Load a model saved alone, by the class that its config names, strictly."""
     import diffusers
+    import transformers
 
     import mmspec
 
-    name = read_json(folder / "config.json").get("_class_name", "")
-    model_class = getattr(mmspec, name, None) if name in mmspec.__all__ else getattr(diffusers, name, None)
+    config = read_json(folder / "config.json")
+    architectures = config.get("architectures") or [""]
+    name = config.get("_class_name") or architectures[0]
+    library = mmspec if name in mmspec.__all__ else diffusers if config.get("_class_name") else transformers
+    model_class = getattr(library, name, None) if name else None
     if model_class is None:
         raise ValueError(f"{folder} holds a {name or 'model without a class name'}, which mmspec cannot load.")
     check_weights(folder, model_class)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.draft import Draft
+from mmspec.core.grammar import Grammar
 from mmspec.core.guidance import Guidance
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import Verdict
@@ -76,16 +77,25 @@ class Runner:
         max_new_tokens: Longest output of a row.
         max_nodes: Widest draft.
         buckets: Pad drafts and visible slots to few static shapes, for compiled models.
+        grammar: Tokens that each order index allows; ``None`` allows all everywhere.
     """
 
     node_buckets = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     slot_bucket = 256
 
     def __init__(
-        self, model: DecoderModel, guidance: Guidance, max_new_tokens: int, max_nodes: int, *, buckets: bool = False
+        self,
+        model: DecoderModel,
+        guidance: Guidance,
+        max_new_tokens: int,
+        max_nodes: int,
+        *,
+        buckets: bool = False,
+        grammar: Grammar | None = None,
     ) -> None:
         self.model, self.guidance, self.buckets = model, guidance, buckets
         self.vocab_size, self.device = model.vocab_size, model.device
+        self.grammar = None if grammar is None else grammar.to(model.device)
         capacity = model.prompt.width + max_new_tokens + self._nodes(max_nodes)
         if buckets:
             capacity = -(-capacity // self.slot_bucket) * self.slot_bucket
@@ -107,7 +117,7 @@ class Runner:
         output = self.model.prefill(self.cache, positions, self._additive(seen))
         self.cache.lengths = prompt.length.clone()
         order = torch.zeros_like(self._generated)[:, None]
-        return TargetOutput(self.guidance.merge(output.logits, order), output.hidden)
+        return TargetOutput(self._law(output.logits, order), output.hidden)
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
         num_nodes = draft.num_nodes
@@ -126,7 +136,12 @@ class Runner:
         output = self.model.decode(tokens, self.cache, positions, mask)
         order = self._generated[:, None] + draft.depth + 1
         hidden = None if output.hidden is None else output.hidden[:, :num_nodes]
-        return TargetOutput(self.guidance.merge(output.logits[:, :num_nodes], order), hidden)
+        return TargetOutput(self._law(output.logits[:, :num_nodes], order), hidden)
+
+    def _law(self, logits: Tensor, order: Tensor) -> Tensor:
+        """Merged and masked logits (B, N, V) of the tokens at ``order`` (B, N)."""
+        merged = self.guidance.merge(logits, order)
+        return merged if self.grammar is None else self.grammar.mask(merged, order)
 
     def commit(self, verdict: Verdict, num_kept: Tensor) -> None:
         branches = self.guidance.branches

@@ -23,17 +23,18 @@ from mmspec.drafters.jacobi import JacobiDrafter
 class RecordedNoise:
     """Gives the recorded uniforms to the rule, and makes every draw of the drafter return the recorded fresh token."""
 
-    def __init__(self, uniform: Tensor, fresh: Tensor, vocab_size: int) -> None:
-        self.recorded, self.vocab_size = uniform, vocab_size
-        self.draws = torch.nn.functional.one_hot(fresh, vocab_size).float() * 1e4
+    def __init__(self, uniform: Tensor, fresh: Tensor, p: Tensor) -> None:
+        self.recorded, self.vocab_size = uniform, p.shape[-1]
+        p = p.double()
+        self.draws = (p.cumsum(-1) - p / 2).gather(-1, fresh[:, None])[:, 0]  # inside the token's own interval
 
     def uniform(self, stream: Stream, *keys: Tensor) -> Tensor:
+        if stream == Stream.DRAFT:
+            return self.draws[None]
         assert stream == Stream.ACCEPT
         return self.recorded[None]
 
     def gumbel(self, stream: Stream, keys: Tensor) -> Tensor:
-        if stream == Stream.DRAFT:
-            return self.draws[None]
         return torch.zeros(1, keys.shape[1], self.vocab_size)  # takes the most likely correction
 
 
@@ -54,7 +55,7 @@ def test_round_equals_the_reference(golden: Path, number: int) -> None:
     accept = log_ratio(draft, p.log()[None]).exp().clamp_max(1)
     torch.testing.assert_close(accept[0], torch.tensor(case["accept_prob"]), atol=1e-5, rtol=1e-5)
 
-    noise: Any = RecordedNoise(torch.tensor(case["r"]), torch.tensor(case["fresh"]), vocab_size)
+    noise: Any = RecordedNoise(torch.tensor(case["r"]), torch.tensor(case["fresh"]), p)
     zeros = torch.zeros(1, dtype=torch.long)
     context = RoundContext(
         tokens=torch.zeros(1, 20, dtype=torch.long), generated=zeros + 1, rounds=zeros, root=draft.tokens[:, 0],

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.bench.image import ImageBench, run_image_bench
 from mmspec.bench.memory import peak_memory
-from mmspec.bench.methods import METHODS, choose_methods
+from mmspec.bench.methods import METHODS, SUITES, choose_methods
 from mmspec.cli.app import app
 from tests.oracles.saved import PROMPTS, save_tiny_checkpoint
 from tests.oracles.tiny import tiny_pipeline
@@ -24,7 +24,10 @@ KEYS = [
 TOKENS = 15
 
 
-def bench(names=None, **settings):
+NAMES = [*SUITES["default"], "sjd-cool", "zipar-w2", "zipar-w4"]
+
+
+def bench(names=NAMES, **settings):
     settings = {"items": 2, "memory": False, **settings}
     return ImageBench("tiny", choose_methods(names), PROMPTS, **settings)
 
@@ -43,7 +46,7 @@ def test_json_has_the_published_shape(report, tmp_path):
     written = json.loads(report.write_json(tmp_path / "new" / "bench.json").read_text())
     assert list(written) == ["schema", "suite", "device", "versions", "settings", "methods"]
     assert (written["schema"], written["suite"], written["device"]) == (1, "image", "cpu")
-    assert [method["name"] for method in written["methods"]] == list(METHODS)
+    assert [method["name"] for method in written["methods"]] == NAMES
     assert all(list(method) == KEYS for method in written["methods"])
     overhead = written["settings"]["overhead"]
     assert all(set(parts) == {"draft", "accept", "commit", "other"} for parts in overhead.values())
@@ -52,11 +55,24 @@ def test_json_has_the_published_shape(report, tmp_path):
 def test_exact_methods_are_equal_and_others_do_not_claim_it(report):
     by_name = {method.name: method for method in report.methods}
     exact = {name for name, method in by_name.items() if method.guarantee == "SAME_TOKENS"}
-    assert set(METHODS) - exact == {"sjd", "jacobi-maximal", "jacobi-gumbel", "zipar-w2", "zipar-w4"}
+    assert set(NAMES) - exact == {"sjd", "jacobi-maximal", "jacobi-gumbel", "sjd-cool", "zipar-w2", "zipar-w4"}
     assert all(by_name[name].tokens_equal is (True if name in exact else None) for name in by_name)
-    assert {name for name, method in by_name.items() if method.deviation} == {"zipar-w2", "zipar-w4"}
+    assert {name for name, method in by_name.items() if method.deviation} == {"sjd-cool", "zipar-w2", "zipar-w4"}
     assert report.unequal == []
     assert [name for name in by_name if by_name[name].default] == ["default"]
+
+
+def test_relaxed_methods_report_how_far_their_pictures_are(report):
+    for method in report.methods:
+        distances = {name for name in method.quality if name.endswith("_distance")}
+        relaxed = {"colour_distance", "code_distance", "plain_colour_distance", "plain_code_distance"}
+        assert distances == (relaxed if method.deviation else set())
+
+
+def test_suites_name_methods_that_exist():
+    assert all(set(names) <= set(METHODS) for names in SUITES.values())
+    with pytest.raises(ValueError, match="Unknown suite 'all'; choose from default, methods, quick"):
+        choose_methods(None, "all")
 
 
 def test_forwards_and_ratios_fit_together(report):
@@ -75,7 +91,7 @@ def test_equal_tokens_have_equal_bits(report):
     by_name = {method.name: method.quality for method in report.methods}
     assert by_name["jacobi-fixed-w64"]["bits_per_token"] == pytest.approx(by_name["plain"]["bits_per_token"])
     exact = {name: quality for name, quality in by_name.items() if "untruncated_bits_per_token" not in quality}
-    assert set(METHODS) - set(exact) == {"zipar-w2", "zipar-w4"}
+    assert set(NAMES) - set(exact) == {"sjd-cool", "zipar-w2", "zipar-w4"}
     assert all(0 < quality["bits_per_token"] < 6 for quality in exact.values())
     assert all(0 < by_name[name]["untruncated_bits_per_token"] < 20 for name in ("zipar-w2", "zipar-w4"))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from mmspec.core.sampling import SamplingParams, draw, draw_token, process
+from mmspec.core.sampling import SamplingParams, draw, draw_by_inversion, draw_token, process
 
 
 def test_filter_equals_the_reference(golden: Path) -> None:
@@ -129,3 +129,12 @@ def test_shortcut_draws_what_the_truncated_law_draws(top_k: int, temperature: fl
     for rows in (slice(None), slice(0, 1)):  # one row mostly takes the shortcut, all of them mostly do not
         expected = draw(process(logits[rows], params), gumbel[rows])
         assert torch.equal(draw_token(logits[rows], params, gumbel[rows]), expected)
+
+
+def test_inversion_draws_the_law_and_never_a_token_of_weight_zero() -> None:
+    weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 0.0])
+    uniform = (torch.arange(4000).double() + 0.5) / 4000
+    counts = torch.bincount(draw_by_inversion(weights.expand(4000, 5), uniform), minlength=5)
+    assert counts.tolist() == [0, 3000, 0, 1000, 0]
+    edges = torch.tensor([2.0**-60, 1 - 2.0**-53], dtype=torch.float64)
+    assert draw_by_inversion(weights.expand(2, 5), edges).tolist() == [1, 3]

@@ -147,6 +147,21 @@ def test_summary_is_json_and_names_the_guarantee() -> None:
     assert "SAME_TOKENS" in str(stats)
 
 
+def test_deviations_are_counted_per_emitted_token() -> None:
+    stats = DecodeStats(rows=[RowStats(tokens=4), RowStats(tokens=6)], step_tv_bound=0.5)
+    stats.add_deviation([0, 1], [[0.1, 0.0], [0.3, 0.2, 0.0]])
+    stats.add_deviation([1], [[0.05]])
+    assert [row.step_tv for row in stats.rows] == pytest.approx([0.1, 0.55])
+    assert stats.step_tv_max == 0.3
+    assert stats.step_tv_mean == pytest.approx(0.065)
+    assert stats.sequence_tv == pytest.approx(0.325)
+    merged = merge_stats([stats, stats])
+    assert (merged.step_tv_bound, merged.step_tv_max) == (0.5, 0.3)
+    assert merged.step_tv_mean == pytest.approx(0.065)
+    stats.add_deviation([0], [[1.0, 1.0]])
+    assert stats.sequence_tv == 1.0  # a bound on a total variation
+
+
 def test_empty_stats_do_not_divide_by_zero() -> None:
     stats = DecodeStats(rows=[RowStats()])
     assert stats.tokens_per_forward == stats.acceptance_rate == stats.model_share == 0.0

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, Controller, CostCurve, FixedController
 from mmspec.core.drafting import NoDraft
+from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.loop import SpeculativeDecoder
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
@@ -31,6 +33,8 @@ def decode(
     row_length: int | None = None,
     draft_target: Any = None,
     prompt_ids: Tensor | None = None,
+    grammar: Grammar | None = None,
+    row_start: int = 0,
 ) -> tuple[Tensor, DecodeStats]:
     """Decode ``len(seeds)`` rows; plain without a drafter. ``drafter`` may also be a ready session."""
     sampling = sampling or SamplingParams()
@@ -38,15 +42,19 @@ def decode(
     session: Any = NoDraft()
     controller: Controller = FixedController(1)
     if isinstance(drafter, Drafter):
-        rule.check(drafter.law, sampling, type(drafter).__name__)
+        if isinstance(rule, Acceptance):  # a bound rule was checked before
+            rule.check(drafter.law, sampling, type(drafter).__name__)
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
+            grammar=grammar, row_start=row_start, runner=target,
         )  # fmt: skip
         session = drafter.session(setup)
         controller = FixedController(width) if width else drafter.controller(flat_costs())
     elif drafter is not None:
         session, controller = drafter, FixedController(width or 8)
+    if grammar is not None and drafter is not None:
+        session = GrammarSession(session, grammar)
     stats = DecodeStats()
     noise = RowNoise(seeds, target.vocab_size)
     stopping = Stopping(max_new_tokens, stop_tokens)

@@ -7,6 +7,8 @@ from diffusers import VQModel
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
+from mmspec.drafters.feature import FeatureDrafter
+from mmspec.drafters.fingerprint import fingerprint
 from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.pipelines.llamagen import LlamaGenPipeline
 
@@ -84,3 +86,23 @@ def tiny_pipeline(**changes: object) -> LlamaGenPipeline:
     pipe = LlamaGenPipeline(**{**settings, **changes})
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def tiny_feature(
+    transformer: LlamaGenTransformer, seed: int = 3, std: float = 0.3, **settings: object
+) -> FeatureDrafter:
+    """A random feature drafter for ``transformer``; over few codes it is often right by chance."""
+    sizes = {name: transformer.config[name] for name in ("vocab_size", "hidden_size", "num_heads")}
+    torch.manual_seed(seed)
+    drafter = FeatureDrafter(intermediate_size=48, **{"target": fingerprint(transformer), **sizes, **settings})
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=std)
+    return drafter.eval()
+
+
+def few_codes_pipeline(**changes: object) -> LlamaGenPipeline:
+    """A tiny pipeline over five codes, so that drafts are accepted to any depth by chance."""
+    settings: dict = {"transformer": tiny_transformer(vocab_size=5), "vq": tiny_vq(5), "top_k": 4}
+    return tiny_pipeline(**{**settings, **changes})

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.draft import Draft
+from mmspec.core.grammar import Grammar
 from mmspec.core.guidance import Guidance
 from mmspec.core.sampling import SamplingParams, process
 from mmspec.core.target import TargetOutput
@@ -27,14 +28,18 @@ def random_table(vocab_size: int, length: int, seed: int = 0) -> Tensor:
 
 
 class TableTarget:
-    """Target over ``num_rows`` rows with a law per prefix, optionally guided by a second, unconditional table."""
+    """Target over ``num_rows`` rows with a law per prefix, optionally guided by a second, unconditional table.
+
+    A ``grammar`` masks the guided logits, as the runner does.
+    """
 
     device = torch.device("cpu")
 
     def __init__(
-        self, table: Tensor, length: int, num_rows: int, other: Tensor | None = None, scale: float = 1.0
-    ) -> None:
-        self.table, self.other, self.length = table, other, length
+        self, table: Tensor, length: int, num_rows: int, other: Tensor | None = None, scale: float = 1.0,
+        grammar: Grammar | None = None,
+    ) -> None:  # fmt: skip
+        self.table, self.other, self.length, self.grammar = table, other, length, grammar
         self.guidance = Guidance(scale)
         self.vocab_size = table.shape[1]
         self.prefix = torch.zeros(num_rows, length, dtype=torch.long)
@@ -49,7 +54,8 @@ class TableTarget:
         merged = self.table[place]
         if self.other is not None:
             merged = self.guidance.merge(torch.cat([merged, self.other[place]]), depth)
-        return torch.where(inside[..., None], merged, torch.zeros(()))
+        merged = torch.where(inside[..., None], merged, torch.zeros(()))
+        return merged if self.grammar is None else self.grammar.mask(merged, depth)
 
     def prefill(self) -> TargetOutput:
         zeros = torch.zeros(len(self.prefix), 1, dtype=torch.long)

@@ -1,0 +1,123 @@
+"""What relaxed rules share: a test that accepts more often than it should, a correction after it, and the deviation.
+
+A draft token y from q is accepted with probability a(y) = min(1, w(y) / q(y)), where w is p in the exact rule and larger
+in a relaxed one; a rejected y is replaced by a draw from a correction c_y. The emitted token then has the law
+
+    r = q a + sum_y q(y) (1 - a(y)) c_y,
+
+and TV(p, r) is computed, not estimated, at every node whose draft token was tested. The correction that minimises it is
+[p - q a]+ (Li et al., 2026, "Annealed Relaxation of Speculative Decoding for Faster Autoregressive Image Generation"),
+which is [p - q]+ where nothing is relaxed. A token that was chosen rather than drawn has a one-hot q.
+
+Symbols: n nodes, V vocabulary; B rows, N nodes of a draft, K = N - 1 draft tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.noise import Stream
+from mmspec.core.sampling import draw
+from mmspec.core.verify import RoundContext, Verdict, chain_verdict, first_rejection, residual
+
+#: laws whose ``log_q`` is the law of one child; others are judged as if the children had been chosen
+CHAIN_LAWS = frozenset({DraftLaw.SAMPLED, DraftLaw.COUPLED})
+
+
+class Relaxation(ABC):
+    """The weights w of an acceptance test, and the correction that follows a rejection."""
+
+    @abstractmethod
+    def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
+        """w of one token of each node (n,).
+
+        Args:
+            p, q: Laws after each node (n, V).
+            tokens: The tested child (n,).
+            depth: Depth of the tested child (n,).
+        """
+
+    @abstractmethod
+    def correct(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the token that replaces a rejected one (n, V), and TV(p, r) of each node (n,)."""
+
+
+class Exact(Relaxation):
+    """No relaxation: w = p, correction [p - q]+, r = p."""
+
+    def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
+        return p.gather(1, tokens[:, None])[:, 0]
+
+    def correct(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        return residual(p, q), torch.zeros_like(p[:, 0])
+
+
+class DenseRelaxation(Relaxation):
+    """A relaxation whose weights are cheap to have for the whole vocabulary, with one correction for all tokens."""
+
+    @abstractmethod
+    def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
+        """w of every token (n, V)."""
+
+    def correction(self, p: Tensor, q: Tensor, accepted: Tensor) -> Tensor:
+        """Weights of the correction (n, V), given the accepted mass q a (n, V); the best ones if not overridden."""
+        return residual(p, accepted)
+
+    def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
+        return self.weights(p, q, depth).gather(1, tokens[:, None])[:, 0]
+
+    def correct(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        accepted = torch.minimum(q, self.weights(p, q, depth))
+        correction = self.correction(p, q, accepted)
+        return correction, total_variation(p, emitted_law(accepted, correction))
+
+
+def emitted_law(accepted: Tensor, correction: Tensor) -> Tensor:
+    """r (..., V) from the accepted mass q a (..., V) and the weights of a correction that all tokens share (..., V)."""
+    left = (1 - accepted.sum(-1, keepdim=True)).clamp_min(0)
+    return accepted + left * correction / correction.sum(-1, keepdim=True)
+
+
+def total_variation(p: Tensor, r: Tensor) -> Tensor:
+    """TV of two laws (..., V): (...)."""
+    return (p - r).abs().sum(-1) / 2
+
+
+def relaxed_chain(draft: Draft, log_p: Tensor, context: RoundContext, relaxation: Relaxation) -> Verdict:
+    """Judge a chain whose ``log_q`` is the law of its tokens.
+
+    The total variation is that of every committed token; a bonus token comes from p.
+
+    Args:
+        log_p: Normalised target log-laws (B, N, V).
+    """
+    assert draft.log_q is not None
+    rows, count, size = len(log_p), draft.num_nodes - 1, log_p.shape[-1]
+    p, q = log_p.exp(), draft.log_q.exp()
+    tokens = draft.tokens[:, 1:]
+    depth = draft.depth[:, 1:]
+    weight = relaxation.weigh(
+        p[:, :-1].reshape(-1, size), q[:, :-1].reshape(-1, size), tokens.flatten(), depth.flatten()
+    ).view(rows, count)
+    uniform = context.noise.uniform(Stream.ACCEPT, context.rounds[:, None], draft.depth[:1, 1:])
+    # strict and by product: a token of weight 0 is never accepted, whatever its q
+    accepted = uniform * q[:, :-1].gather(-1, tokens[..., None])[..., 0] < weight
+    valid = None if draft.valid is None else draft.valid[:, 1:]
+    num_accepted = first_rejection(accepted, valid)
+
+    tested = draft.depth[:, :-1] <= num_accepted[:, None]
+    if valid is not None:
+        tested &= valid
+    row, node = tested.nonzero(as_tuple=True)
+    correction, tv = relaxation.correct(p[row, node], q[row, node], tokens[row, node], depth[row, node])
+    step_tv = torch.zeros_like(p[..., 0]).index_put((row, node), tv)
+    weights = p.index_put((row, node), correction)  # untested nodes keep p: the bonus
+    at = num_accepted[:, None, None].expand(-1, 1, size)
+    gumbel = context.noise.gumbel(Stream.RESIDUAL, context.rounds[:, None])[:, 0]
+    verdict = chain_verdict(draft, num_accepted, draw(weights.gather(1, at)[:, 0].log(), gumbel))
+    verdict.step_tv = step_tv
+    return verdict
