@@ -158,7 +158,7 @@ class SpecPipeline(DiffusionPipeline):
         if name == "acceptance" and value is not None and not isinstance(value, Acceptance):
             raise TypeError(f"`acceptance` must be a rule object such as CoupledAcceptance() or None, got {value!r}.")
         if name == "schedule" and name not in self._swappable_components:
-            raise AttributeError(f"{type(self).__name__} has no grid, so it takes no `schedule`.")
+            raise AttributeError(f"{type(self).__name__} decodes in raster order only; it takes no `schedule`.")
         if name == "schedule" and value is not None and not isinstance(value, Schedule):
             raise TypeError(f"`schedule` must be a schedule object such as ZipARSchedule() or None, got {value!r}.")
         if name in self._swappable_components and hasattr(self, "config"):

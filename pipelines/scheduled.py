@@ -28,6 +28,8 @@ def open_scheduled(request: DecodeRequest, device: torch.device, *, buckets: boo
     """
     schedule, num_cells, columns = request.schedule, request.stopping.max_new_tokens, request.row_length
     assert schedule is not None
+    if request.grammar is not None:
+        raise ValueError(f"`schedule` {type(schedule).__name__} knows no forced tokens, which this output has.")
     if columns is None or not request.stopping.fixed_length or num_cells % columns:
         raise ValueError(f"`schedule` {type(schedule).__name__} needs an output that is a grid of known size.")
     steps = schedule.steps(num_cells // columns, columns)

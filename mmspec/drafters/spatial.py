@@ -188,7 +188,9 @@ class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
             if setup.row_length is None:
                 raise ValueError("SpatialDrafter has vertical heads, but this target has no grid.")
             _compare("row length", config.row_length, setup.row_length)
-        initializer = Initializer(config.initializer, setup.vocab_size, setup.row_length, config.mix)
+        initializer = Initializer(
+            config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar
+        )
         return SpatialSession(self, initializer, setup)
 
 

@@ -67,7 +67,7 @@ class SpatialSession(JacobiSession):
         if self.log_q is not None and log_p is not None and law is not None:
             self.log_q = self._joined(self.log_q, log_p, law, own, size)
         if self.initializer.needs_scores:
-            self.last_scores = process(output.logits[:, -1], context.sampling)
+            self.last_scores = self._newest_scores(context, output.logits)
         by = verdict.num_accepted + 1
         self._shift(by)
         self.own = own - by
@@ -112,6 +112,8 @@ class SpatialSession(JacobiSession):
         logits = self.model.predict(predicted.to(states.device))  # (R, C, V)
         order = context.generated[:, None] + first + place
         logits = self.guidance.merge(logits, order)
+        if self.grammar is not None:
+            logits = self.grammar.mask(logits, order)
         known = self._known(context, first, place)
         gumbel = context.target_noise(first + count)[:, first:]
         if not self.needs_law:

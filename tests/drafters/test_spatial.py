@@ -162,7 +162,7 @@ def test_a_wrongly_stated_law_is_found() -> None:
     assert z_score(string_numbers(output, V), enumerate_law(target, SamplingParams())) > 10
 
 
-@pytest.mark.parametrize(("horizontal", "reached"), [(2, [8, 8]), (1, [8, 1])])
+@pytest.mark.parametrize(("horizontal", "reached"), [(2, [8, 4]), (1, [8, 1])])
 def test_heads_guess_what_they_predict(horizontal: int, reached: list[int]) -> None:
     """Every slot of a ragged batch, by plain indexing: below by a vertical head, else along the row, else unknown."""
     length, nodes, generated, guidance = 4, 1, [7, 1], Guidance(2.0)
