@@ -118,10 +118,12 @@ class SpeculativeDecoder:
     def _round(self) -> None:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
+        drafting, timer = DeviceTimer(context.tokens.device), DeviceTimer(context.tokens.device)
         with stats.timed("draft"):
             planned = self.controller.plan(limit, len(self._alive))
+            drafting.start()
             draft = self._within_budget(self.drafter.propose(context, planned))
-        timer = DeviceTimer(context.tokens.device)
+            drafting.stop()
         timer.start()
         output = self.target.verify(draft, context.highest)
         timer.stop()
@@ -140,7 +142,7 @@ class SpeculativeDecoder:
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft, kept)]).tolist()
             stats.seconds["model"] += timer.seconds()
-            self._count(draft.num_nodes, numbers, timer.seconds(), verdict)
+            self._count(draft.num_nodes, numbers, (timer.seconds(), drafting.seconds()), verdict)
 
     def _within_budget(self, draft: Draft) -> Draft:
         """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""
@@ -169,7 +171,7 @@ class SpeculativeDecoder:
         if verdict.regret is not None and context.regret is not None:
             context.regret = context.regret + verdict.regret
 
-    def _count(self, width: int, numbers: list[list[int]], seconds: float, verdict: Verdict) -> None:
+    def _count(self, width: int, numbers: list[list[int]], seconds: tuple[float, float], verdict: Verdict) -> None:
         accepted, kept, reason, drafted = numbers
         for place, row in enumerate(self._alive):
             room = self.stopping.max_new_tokens - self.lengths[row]
@@ -184,7 +186,7 @@ class SpeculativeDecoder:
             for row, regret in zip(self._alive, verdict.regret.tolist(), strict=True):
                 self.stats.rows[row].regret += regret
         self._write_back()
-        self.controller.observe(RoundReport(width, kept, seconds))
+        self.controller.observe(RoundReport(width, kept, *seconds))
         self._drop([place for place, code in enumerate(reason) if not code])
 
     def _drop(self, running: list[int]) -> None:

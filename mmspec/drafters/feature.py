@@ -182,6 +182,16 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         return CHOICES if self.config.choices is None else self.config.choices
 
     @property
+    def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
+        """Most children of a node."""
+        if self.config.tree == "chain":
+            return 1
+        if self.config.tree == "dynamic":
+            return self.config.branching
+        parents = [tuple(path[:-1]) for path in self.choices]
+        return max(parents.count(parent) for parent in parents)
+
+    @property
     def max_nodes(self) -> int:
         return self.config.num_nodes
 

@@ -117,7 +117,7 @@ class Runner:
         output = self.model.prefill(self.cache, positions, self._additive(seen))
         self.cache.lengths = prompt.length.clone()
         order = torch.zeros_like(self._generated)[:, None]
-        return TargetOutput(self._law(output.logits, order), output.hidden)
+        return TargetOutput(self.law(output.logits, order), output.hidden)
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
         num_nodes = draft.num_nodes
@@ -136,9 +136,9 @@ class Runner:
         output = self.model.decode(tokens, self.cache, positions, mask)
         order = self._generated[:, None] + draft.depth + 1
         hidden = None if output.hidden is None else output.hidden[:, :num_nodes]
-        return TargetOutput(self._law(output.logits[:, :num_nodes], order), hidden)
+        return TargetOutput(self.law(output.logits[:, :num_nodes], order), hidden)
 
-    def _law(self, logits: Tensor, order: Tensor) -> Tensor:
+    def law(self, logits: Tensor, order: Tensor) -> Tensor:
         """Merged and masked logits (B, N, V) of the tokens at ``order`` (B, N)."""
         merged = self.guidance.merge(logits, order)
         return merged if self.grammar is None else self.grammar.mask(merged, order)
