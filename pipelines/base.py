@@ -7,6 +7,7 @@ results. What stays on the pipeline is configuration and measured timings, which
 from __future__ import annotations
 
 import inspect
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, DraftSetup
-from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.models.loading import HUB_OPTIONS, check_weights, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
 from mmspec.runner.runner import DecoderModel, Runner
@@ -120,7 +121,8 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+            hub = {option: kwargs[option] for option in (*HUB_OPTIONS, "variant") if option in kwargs}
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **hub))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -151,6 +153,13 @@ class SpecPipeline(DiffusionPipeline):
                 raise ValueError(f"{folder} wants {entry[0]}.{entry[1]} for `{name}`, which does not exist here.")
             if inspect.isclass(component) and issubclass(component, torch.nn.Module):
                 check_weights(folder / name, component)
+
+    def to_json_string(self) -> str:
+        """The configuration as it is saved: without the folder of this machine that the pipeline came from."""
+        content = json.loads(super().to_json_string())
+        if (place := content.get("_name_or_path")) and Path(place).is_dir():
+            del content["_name_or_path"]
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "drafter" and value is not None and not isinstance(value, Drafter):
@@ -390,8 +399,3 @@ def _forget_place(pipe: SpecPipeline) -> None:
     for part in pipe.components.values():
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
-
-
-def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
-    return {name: kwargs[name] for name in names if name in kwargs}
