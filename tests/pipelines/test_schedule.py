@@ -204,7 +204,7 @@ def test_wrong_objects_and_pipelines_without_a_grid_are_refused(pipe: LlamaGenPi
         pipe.schedule = "zipar"  # type: ignore[assignment]
     with pytest.raises(TypeError, match="schedule"):
         pipe.schedule = JacobiDrafter()  # type: ignore[assignment]
-    with pytest.raises(AttributeError, match="CausalLMPipeline.*raster order"):
+    with pytest.raises(AttributeError, match=r"CausalLMPipeline.*raster order"):
         CausalLMPipeline.__setattr__(object.__new__(CausalLMPipeline), "schedule", ZipARSchedule())
 
 
