@@ -41,7 +41,8 @@ logger = logging.get_logger(__name__)
 
 # diffusers writes ["mmspec", Class] into model_index.json for classes of libraries listed here, whatever their module
 _METHODS = ["save_pretrained", "from_pretrained"]
-LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(["ModelMixin", "SchedulerMixin", "PreTrainedModel"], _METHODS))
+_BASES = ["ModelMixin", "SchedulerMixin", "PreTrainedModel", "LogMelFeatureExtractor"]
+LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(_BASES, _METHODS))
 
 RUNNER_MODES = ("eager", "compile", "cuda-graph")
 
@@ -233,7 +234,7 @@ class SpecPipeline(DiffusionPipeline):
             session, controller = drafter.session(setup), drafter.controller(costs)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{_short(drafter)}+{_short(request.rule)}"
+            stats.method = f"{short_name(drafter)}+{short_name(request.rule)}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -342,7 +343,8 @@ def _with_shape_limit(compiled: Any) -> Any:
     return forward
 
 
-def _short(component: object) -> str:
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
     return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
 
 

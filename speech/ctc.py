@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torchaudio.functional import forced_align
+
+from mmspec.speech.signal_functions import forced_align
 
 
 @dataclass(frozen=True)
