@@ -188,9 +188,7 @@ class SpeechRecognitionPipeline(SpecPipeline):
                 )
         drafter, rule = self.choose_method(speculate, sampling)
         if preset is not None:
-            chosen = choose_preset(preset, self.config.presets)
-            own = self.drafter if isinstance(self.drafter, CTCDrafter) else None
-            drafter, rule = preset_method(chosen, own)
+            drafter, rule = self.preset_parts(preset)
             if not speculate:
                 raise ValueError(f"`preset` {preset!r} says how to speculate; leave it out with `speculate=False`.")
         if isinstance(drafter, CTCDrafter):
@@ -198,6 +196,11 @@ class SpeechRecognitionPipeline(SpecPipeline):
         hears = drafter or self.drafter
         listener = hears if isinstance(hears, CTCDrafter) and task.name == "transcribe" else None
         return SpeechSettings(task, sampling, drafter, rule, listener, speculate, max_new_tokens, micro_batch_size)
+
+    def preset_parts(self, preset: str) -> tuple[CTCDrafter, Acceptance]:
+        """Drafter and rule of a ``preset``, with this checkpoint's thresholds and this pipeline's CTC model."""
+        own = self.drafter if isinstance(self.drafter, CTCDrafter) else None
+        return preset_method(choose_preset(preset, self.config.presets), own)
 
     def _check_ctc(self, drafter: CTCDrafter, task: SpeechTask) -> None:
         adapter = self.adapter

@@ -116,8 +116,7 @@ class Listener:
 
     def _decided(self, row: SpeechRow) -> bool:
         """Whether ``row`` is settled by its posterior; plain decoding too asks nobody about silence."""
-        assert row.posterior is not None
-        if self.settings.task.name != "transcribe" or self.vocabulary is None:
+        if row.posterior is None or self.vocabulary is None or self.settings.task.name != "transcribe":
             return False
         if self.gate.is_silence(row.posterior):
             row.decision = "silence"
