@@ -31,6 +31,7 @@ from mmspec.speech.vocabulary import CharacterVocabulary, CTCVocabulary, hypothe
 Array = NDArray[np.float64]
 _FLOOR = -12.0  # a label that the head thinks impossible costs no more: the language model may know better
 _NEVER = -1e9
+_TIE = 0.1
 
 
 class Hypothesis(Protocol):
@@ -130,7 +131,8 @@ class AcousticHypothesis:
         for label in labels[len(self._labels) :]:
             self._extend(label)
         total = np.maximum(self._in_label, self._in_blank) + self._ahead
-        frame = int(total.argmax())
+        # between equally plausible ends the last one: a head that hesitates between two letters meant one of them
+        frame = int(np.flatnonzero(total >= total.max() - _TIE)[-1])
         return self._rest(frame, in_label=bool(self._in_label[frame] >= self._in_blank[frame]), written=written)
 
     def _restart(self) -> None:
