@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import transformers
 
-from mmspec.models.loading import check_weights, local_folder
-from mmspec.models.strict import list_names
+from mmspec.models.loading import local_folder
+from mmspec.models.transformers_loading import load_transformers_model
 from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline
 from mmspec.speech.adapters import ADAPTERS
 
@@ -54,16 +54,9 @@ class AutoSpeechRecognitionPipeline:
                 f"{name} holds a {config.model_type!r} model; speech models that mmspec reads are "
                 f"{', '.join(ADAPTERS.names)}."
             )
-        model_class = getattr(transformers, (config.architectures or [""])[0], None)
-        if model_class is None:
-            raise ValueError(f"{name} names no model class of transformers: {config.architectures}.")
-        if isinstance(name, Path) and not (name / "model.safetensors.index.json").is_file():
-            check_weights(name, model_class)
-        model, info = model_class.from_pretrained(name, dtype=dtype, output_loading_info=True)
-        if missing := info["missing_keys"]:
-            raise ValueError(f"The weights of {name} lack {len(missing)} tensors: {list_names(missing)}.")
+        model = load_transformers_model(name, dtype)
         processor = transformers.AutoProcessor.from_pretrained(name)
-        return SpeechRecognitionPipeline(model.eval(), processor, drafter, acceptance)
+        return SpeechRecognitionPipeline(model, processor, drafter, acceptance)
 
 
 def _is_pipeline(hub_id: str) -> bool:

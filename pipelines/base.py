@@ -100,7 +100,7 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -348,6 +348,7 @@ def short_name(component: object) -> str:
     return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
 
 
-def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say how to fetch a hub repository."""
     names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
     return {name: kwargs[name] for name in names if name in kwargs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats, RowStats, merge_stats
 from mmspec.core.verify import Guarantee
 from mmspec.drafters.base import Drafter, check_positive
-from mmspec.pipelines.base import DecodeRequest, SpecPipeline, short_name
+from mmspec.models.loading import local_folder, read_json
+from mmspec.models.transformers_loading import load_transformers_model
+from mmspec.pipelines.base import DecodeRequest, SpecPipeline, download_options, short_name
 from mmspec.pipelines.seeds import row_seeds
 from mmspec.pipelines.speech_decoding import BatchMaker, RowBatch
 from mmspec.pipelines.speech_output import PartialTranscript, SpeechOutput, join_segments
@@ -62,6 +65,18 @@ class SpeechRecognitionPipeline(SpecPipeline):
         self.register_to_config(presets=presets)
         self._check_presets(presets)
         _ = self.adapter
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
+        """Load a saved recogniser, see :meth:`SpecPipeline.from_pretrained`."""
+        folder = local_folder(pretrained_model_name_or_path)
+        if folder is None:
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
+        index = read_json(folder / "model_index.json")
+        if index.get("_class_name") == "SpeechRecognitionPipeline" and kwargs.get("model") is None:
+            dtype = kwargs.get("dtype", kwargs.get("torch_dtype", torch.float32))
+            kwargs["model"] = load_transformers_model(folder / "model", dtype)
+        return super().from_pretrained(folder, **kwargs)
 
     @property
     def adapter(self) -> SpeechAdapter:

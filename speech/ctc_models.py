@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.models.loading import check_weights, read_json
+from mmspec.models.transformers_loading import load_transformers_model
 from mmspec.speech.ctc import Posterior
 from mmspec.speech.vocabulary import CharacterVocabulary, CTCVocabulary, TokenizerVocabulary
 
@@ -70,13 +70,8 @@ class CTCModel:
         """
         import transformers
 
-        names = read_json(folder / "config.json").get("architectures") or [""]
-        model_class = getattr(transformers, names[0], None)
-        if model_class is None:
-            raise ValueError(f"{folder} names no CTC model of transformers: {names[0]!r}.")
-        check_weights(folder, model_class)
         return cls(
-            model_class.from_pretrained(folder).eval(),
+            load_transformers_model(folder),
             transformers.AutoFeatureExtractor.from_pretrained(folder),
             transformers.AutoTokenizer.from_pretrained(folder),
         )

@@ -49,7 +49,7 @@ def _lively(model: Any, seed: int = 0, std: float = 0.3) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" not in name and parameter.dim() > 1 and "embed_positions" not in name:
+            if "norm" not in name and parameter.dim() > 1 and "encoder.embed_positions" not in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
     return model.eval()
 
@@ -136,6 +136,7 @@ def tiny_whisper_model(seed: int = 0, layers: int = 2, multilingual: bool = Fals
     )  # fmt: skip
     model = _lively(WhisperForConditionalGeneration(config), seed)
     generation = model.generation_config
+    generation._from_model_config = False
     generation.no_timestamps_token_id = ids["<|notimestamps|>"]
     generation.suppress_tokens, generation.begin_suppress_tokens = [9, 10], [4, 11]
     generation.is_multilingual = multilingual
