@@ -41,8 +41,7 @@ logger = logging.get_logger(__name__)
 
 # diffusers writes ["mmspec", Class] into model_index.json for classes of libraries listed here, whatever their module
 _METHODS = ["save_pretrained", "from_pretrained"]
-_BASES = ["ModelMixin", "SchedulerMixin", "PreTrainedModel", "LogMelFeatureExtractor"]
-LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(_BASES, _METHODS))
+LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(["ModelMixin", "SchedulerMixin", "PreTrainedModel"], _METHODS))
 
 RUNNER_MODES = ("eager", "compile", "cuda-graph")
 

@@ -87,7 +87,7 @@ class BatchMaker:
                 stats.rows[place].tokens = length
                 stats.rows[place].finish_reason = FinishReason.LENGTH.name.lower()
             row.tokens = tokens[:length]
-            row.text = self.adapter.text(row.tokens)
+            row.text = self.adapter.text(spoken(row.tokens, self.adapter.stop_tokens))
             if not row.decision:
                 row.decision = "plain" if batch.request.drafter is None else "drafted"
 
@@ -102,6 +102,11 @@ class BatchMaker:
             else:
                 row.decision = "resumed"
                 row.resumed_at = 1 + settled_words(self.codec, tokens, self.adapter.stop_tokens)
+
+
+def spoken(tokens: Sequence[int], stop_tokens: Sequence[int]) -> Sequence[int]:
+    """``tokens`` without a stop token at their end, which need not be a special one."""
+    return tokens[:-1] if tokens and tokens[-1] in stop_tokens else tokens
 
 
 def verified(tokens: Sequence[int], draft_length: int, stop_tokens: Sequence[int]) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats, merge_stats
 from mmspec.pipelines.seeds import row_seeds
+from mmspec.pipelines.speech_decoding import spoken
 from mmspec.pipelines.speech_output import PartialTranscript, TranscribedSegment, join_segments
 from mmspec.pipelines.speech_rows import Listener, SpeechRow, SpeechSettings
 from mmspec.speech.activity import PauseSplitter, Segment
@@ -103,7 +104,9 @@ class _StreamState:
             stats = latest
             if progress is not None and not self._taken_back():
                 tokens = progress.tokens[0, : min(progress.lengths[0], row.budget)].tolist()
-                yield from self._grown(before, self.pipe.adapter.settled_text(tokens), segment.first / rate)
+                adapter = self.pipe.adapter
+                text = adapter.settled_text(spoken(tokens, adapter.stop_tokens))
+                yield from self._grown(before, text, segment.first / rate)
         self.parts.append(stats)
         done = self.listener.finished(row)
         self.segments.append(done)

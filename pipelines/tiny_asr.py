@@ -25,7 +25,7 @@ class TinyASRPipeline(SpeechRecognitionPipeline):
         tokenizer: Its text.
         feature_extractor: Audio to features of the encoder.
         drafter, acceptance, presets: As for :class:`SpeechRecognitionPipeline`.
-        ctc_vocabulary: Character of each CTC label; label 0 is the blank.
+        ctc_vocabulary: Character of each CTC label; label 0 is the blank. ``None`` takes the letters.
         max_seconds: Longest recording that it hears in one piece.
 
     Raises:
@@ -44,7 +44,7 @@ class TinyASRPipeline(SpeechRecognitionPipeline):
         drafter: Drafter | None = None,
         acceptance: Acceptance | None = None,
         presets: Mapping[str, Sequence[float]] | None = None,
-        ctc_vocabulary: Sequence[str] = CTC_VOCABULARY,
+        ctc_vocabulary: Sequence[str] | None = None,
         max_seconds: float = 16.0,
     ) -> None:
         SpecPipeline.__init__(self)
@@ -52,7 +52,8 @@ class TinyASRPipeline(SpeechRecognitionPipeline):
             encoder=encoder, projector=projector, decoder=decoder, tokenizer=tokenizer,
             feature_extractor=feature_extractor, drafter=drafter, acceptance=acceptance,
         )  # fmt: skip
-        self.register_to_config(presets=presets, ctc_vocabulary=list(ctc_vocabulary), max_seconds=max_seconds)
+        labels = list(ctc_vocabulary or CTC_VOCABULARY)
+        self.register_to_config(presets=presets, ctc_vocabulary=labels, max_seconds=max_seconds)
         self._check_presets(presets)
         _ = self.adapter
 

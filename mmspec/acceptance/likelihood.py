@@ -97,8 +97,9 @@ class LikelihoodAcceptance(Acceptance):
         if test == "rank":
             return (log_p > own[..., None]).sum(-1) < limit
         if test == "seq":
-            valid = torch.ones_like(own) if draft.valid is None else draft.valid[:, 1:].to(own.dtype)
-            mean = (own * valid).sum(-1) / valid.sum(-1).clamp_min(1)
+            valid = torch.ones_like(own, dtype=torch.bool) if draft.valid is None else draft.valid[:, 1:]
+            # padding may be a token of probability 0, and 0 * -inf is nan
+            mean = torch.where(valid, own, 0.0).sum(-1) / valid.sum(-1).clamp_min(1)
             return (mean >= limit)[:, None].expand_as(own)
         log_limit = math.log(limit) if limit > 0 else -math.inf
         if test == "rel":
