@@ -91,8 +91,10 @@ def label_vocabulary(tokenizer: Any, num_labels: int, blank: int) -> CTCVocabula
         )
     special = {int(token) for token in tokenizer.all_special_ids} | {blank}
     delimiter = getattr(tokenizer, "word_delimiter_token", None)
-    texts = ["" if i in special or token is None else token for i, token in enumerate(tokens)]
-    texts = [" " if text and text == delimiter else text for text in texts]
+    texts = [
+        "" if token is None else " " if token == delimiter else "" if i in special else token
+        for i, token in enumerate(tokens)
+    ]
     if max(map(len, texts)) <= 1:
         return CharacterVocabulary(texts, blank)
     return TokenizerVocabulary(tokenizer, blank)

@@ -71,7 +71,7 @@ def transcribe(
             target.write_text(rendered(file, output, kind) + "\n")
             tell_files([target])
         elif kind != "json":
-            say(rendered(file, output, kind) if len(files) == 1 else f"{file}\t{output.texts[0]}")
+            say(rendered(file, output, kind) if len(files) == 1 else f"{file}: {output.texts[0]}")
     if kind == "json" and out is None:
         say(json.dumps([facts(file, output) for file, output in done], indent=1, ensure_ascii=False))
     if failed:
