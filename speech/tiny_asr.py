@@ -72,14 +72,14 @@ class AudioProjector(ModelMixin, ConfigMixin):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSizes:
-    """Sizes of the conformer; ``context`` is the reach of attention in frames of 20 ms before and 40 ms after
-    the quarter of the layers that runs at the full rate."""
+    """Sizes of the conformer; attention stays within blocks of ``context`` frames: 20 ms in the first layer, whose
+    output has half the rate, 40 ms above."""
 
     hidden_size: int = 192
-    layers: int = 8
+    layers: int = 6
     heads: int = 4
     feed_forward: int = 512
-    context: int = 100
+    context: int = 50
     kernel: int = 9
 
 
@@ -218,7 +218,7 @@ def build_encoder(feature_size: int, sizes: EncoderSizes) -> GraniteSpeech5ForCT
         max_position_embeddings=sizes.context,
         conv_kernel_size=sizes.kernel,
         conv_expansion_factor=1,
-        subsample_layers=[sizes.layers // 4],
+        subsample_layers=[0],
     )
     config = GraniteSpeech5CTCConfig(vocab_size=len(CTC_VOCABULARY), encoder_config=encoder, pad_token_id=0)
     return GraniteSpeech5ForCTC(config)
