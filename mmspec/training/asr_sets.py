@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from mmspec.training.asr_text import normalise, sequence
 
 SETS = ("human", "sequence", "synthetic")
 SEQUENCES = 60
+TRANSCRIPTS = "transcripts.json"
 
 
 @dataclass(frozen=True)
@@ -96,3 +99,37 @@ def evaluation_set(name: str, config: CorpusConfig) -> list[Sample]:
     if name not in makers:
         raise ValueError(f"`name` is {name!r}; choose one of {', '.join(SETS)}.")
     return makers[name](config)
+
+
+def write_sets(config: CorpusConfig, output: Path) -> list[Path]:
+    """Write each set as FLAC files and a ``transcripts.json`` in a folder of its name; returns the folders."""
+    import soundfile
+
+    folders = []
+    for name in SETS:
+        folder = output / name
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = []
+        for number, sample in enumerate(evaluation_set(name, config)):
+            file = f"{number:03d}.flac"
+            soundfile.write(folder / file, sample.waveform.numpy(), asr_audio.RATE, subtype="PCM_16")
+            entries.append({"file": file, "text": sample.text, "name": sample.name, "voice": sample.voice})
+        (folder / TRANSCRIPTS).write_text(json.dumps(entries, indent=1) + "\n")
+        folders.append(folder)
+    return folders
+
+
+def read_set(folder: Path) -> list[Sample]:
+    """The samples of a folder of recordings with their ``transcripts.json``.
+
+    Raises:
+        FileNotFoundError: If there are no transcripts.
+    """
+    import soundfile
+
+    samples = []
+    for entry in json.loads((folder / TRANSCRIPTS).read_text()):
+        waveform, rate = soundfile.read(folder / entry["file"], dtype="float32")
+        assert rate == asr_audio.RATE
+        samples.append(Sample(torch.from_numpy(waveform), entry["text"], entry["name"], entry["voice"]))
+    return samples
