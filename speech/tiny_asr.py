@@ -34,7 +34,7 @@ PARTS = ("encoder", "projector", "decoder")
 
 
 class AudioProjector(ModelMixin, ConfigMixin):
-    """Joins consecutive states and maps them to the width of the language model.
+    """Joins consecutive states and maps them, with those before and after, to the width of the language model.
 
     Args:
         input_size: Width D of the states: that of the encoder and the number of its labels.
@@ -48,7 +48,7 @@ class AudioProjector(ModelMixin, ConfigMixin):
     @register_to_config
     def __init__(self, input_size: int, output_size: int, stack: int = 3, hidden_size: int = 512) -> None:
         super().__init__()
-        self.up = nn.Linear(input_size * stack, hidden_size)
+        self.up = nn.Linear(3 * input_size * stack, hidden_size)
         self.down = nn.Linear(hidden_size, output_size)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,9 @@ class AudioProjector(ModelMixin, ConfigMixin):
         # a last group that is not full is filled with zeros, whatever the row's neighbours are
         kept = F.pad(hidden * valid[:, :, None], (0, 0, 0, -hidden.shape[1] % stack))
         grouped = kept.reshape(len(hidden), -1, stack * hidden.shape[2])
-        return self.down(F.gelu(self.up(grouped))), (lengths + stack - 1) // stack
+        around = F.pad(grouped, (0, 0, 1, 1))
+        wide = torch.cat((around[:, :-2], grouped, around[:, 2:]), dim=-1)
+        return self.down(F.gelu(self.up(wide))), (lengths + stack - 1) // stack
 
 
 @dataclass(frozen=True, kw_only=True)

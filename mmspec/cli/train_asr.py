@@ -13,7 +13,7 @@ from mmspec.cli.recipes import Compile, Device, Minutes, Output, Resume, Seed, S
 app = typer.Typer(help="Train the embedded speech recogniser, stage by stage.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder of the corpus, the output of 'mmspec train asr data'.")]
-LanguageModel = Annotated[Path, typer.Option("--lm", help="Output folder of 'mmspec train asr lm'.")]
+Reader = Annotated[Path, typer.Option(help="Output folder of 'mmspec train asr reader'.")]
 Ctc = Annotated[Path, typer.Option(help="Output folder of 'mmspec train asr ctc'.")]
 
 
@@ -37,7 +37,7 @@ def data(
 
 
 @app.command()
-def lm(
+def reader(
     data: Data,
     output: Output,
     steps: Steps = None,
@@ -47,12 +47,15 @@ def lm(
     resume: Resume = False,
     settings: Settings = None,
 ) -> None:
-    """Train the language model on text alone.
+    """Train the language model to read imitated CTC output.
 
-    [bold]Example[/]: mmspec train asr lm --data speech --output runs/lm --minutes 10
+    [bold]Example[/]: mmspec train asr reader --data speech --output runs/reader --minutes 14
     """
-    given = {"data": data, "output": output, "steps": steps, "minutes": minutes, "seed": seed, "resume": resume}
-    run_recipe("mmspec.training.asr_lm", "LanguageModelConfig", given, device, settings)
+    given = {
+        "data": data, "output": output, "steps": steps, "minutes": minutes, "seed": seed,
+        "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.asr_reader", "ReaderConfig", given, device, settings)
 
 
 @app.command()
@@ -81,7 +84,7 @@ def ctc(
 @app.command()
 def joint(
     data: Data,
-    lm: LanguageModel,
+    reader: Reader,
     ctc: Ctc,
     output: Output,
     steps: Steps = None,
@@ -93,10 +96,10 @@ def joint(
 ) -> None:
     """Train encoder, projector and language model together.
 
-    [bold]Example[/]: mmspec train asr joint --data speech --lm runs/lm --ctc runs/ctc --output runs/asr --minutes 50
+    [bold]Example[/]: mmspec train asr joint --data speech --reader runs/reader --ctc runs/ctc --output runs/asr --minutes 50
     """
     given = {
-        "data": data, "language_model": lm, "ctc": ctc, "output": output, "steps": steps, "minutes": minutes,
+        "data": data, "reader": reader, "ctc": ctc, "output": output, "steps": steps, "minutes": minutes,
         "seed": seed, "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.asr", "AsrConfig", given, device, settings)
@@ -136,7 +139,7 @@ def evaluate(
 @app.command()
 def export(
     data: Data,
-    lm: LanguageModel,
+    reader: Reader,
     ctc: Ctc,
     run: Annotated[Path, typer.Option(help="Output folder of 'mmspec train asr joint'.")],
     sets: Annotated[Path, typer.Option(help="Folder that 'mmspec train asr sets' wrote.")],
@@ -144,10 +147,10 @@ def export(
 ) -> None:
     """Write the trained recogniser, its samples and its card. Needs jiwer and pocketsphinx.
 
-    [bold]Example[/]: mmspec train asr export --data speech --lm runs/lm --ctc runs/ctc --run runs/asr --sets sets -o tiny-asr
+    [bold]Example[/]: mmspec train asr export --data speech --reader runs/reader --ctc runs/ctc --run runs/asr --sets sets -o tiny-asr
     """
     from mmspec.training.asr import AsrConfig
     from mmspec.training.asr_export import export as write
 
-    config = AsrConfig(data=data, language_model=lm, ctc=ctc, output=run, minutes=1)
+    config = AsrConfig(data=data, reader=reader, ctc=ctc, output=run, minutes=1)
     tell_files([write(config, sets, output)])

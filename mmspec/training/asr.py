@@ -8,21 +8,38 @@ completes (compare Bengio et al., 2015, "Scheduled Sampling for Sequence Predict
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from mmspec.speech.tiny_asr import AudioProjector, TinyAsrModel
+from mmspec.speech.tiny_asr import TinyAsrModel
 from mmspec.training.asr_batches import BatchConfig, SpeechBatch, draw_batch
 from mmspec.training.asr_ctc import CtcConfig, CtcNetwork, load_network, load_sources
 from mmspec.training.asr_data import extractor
-from mmspec.training.asr_lm import LanguageModelConfig, load_language_model, new_decoder, tokenizer_for
-from mmspec.training.asr_tokenizer import SPECIALS
-from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
+from mmspec.training.asr_reader import (
+    Reader,
+    ReaderConfig,
+    corpus_texts,
+    corrupted,
+    imitated_states,
+    load_reader,
+    new_reader,
+    tokenizer_for,
+)
+from mmspec.training.loop import (
+    LoopConfig,
+    batch_number,
+    fit,
+    restore_average,
+    restore_weights,
+    step_generator,
+    workers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,21 +50,23 @@ class AsrConfig(LoopConfig):
 
     Args:
         data: Folder of the corpus.
-        language_model, ctc: Folders of the stages before.
+        reader, ctc: Folders of the stages before.
         start_from: Folder of an earlier run of this stage to go on from, instead of those two.
         batches: How batches are drawn; they replace ``batch_size``.
-        stack: Encoder frames of 40 ms that make one audio embedding.
+        written: Sentences a step that are read from imitated CTC probabilities.
+        slips: Their largest part of misspelt letters.
         ctc_weight: Weight of the CTC losses.
         corruption: Part of the text tokens that are replaced in the input.
         label_smoothing: Of the cross-entropy.
     """
 
     data: Path
-    language_model: Path
+    reader: Path
     ctc: Path
     start_from: Path | None = None
     batches: BatchConfig = field(default_factory=lambda: BatchConfig(shares=(0.26, 0.12, 0.56, 0.06)))
-    stack: int = 3
+    written: int = 8
+    slips: float = 0.3
     ctc_weight: float = 0.5
     corruption: float = 0.12
     label_smoothing: float = 0.05
@@ -59,103 +78,95 @@ class AsrConfig(LoopConfig):
         """Settings of the CTC stage, in this stage's precision."""
         return CtcConfig(data=self.data, output=self.ctc, minutes=1, precision=self.precision, device=self.device)
 
-    def language_settings(self) -> LanguageModelConfig:
-        """Settings of the language model's stage."""
-        return LanguageModelConfig(data=self.data, output=self.language_model, minutes=1)
+    def reader_settings(self) -> ReaderConfig:
+        """Settings of the reader's stage."""
+        return ReaderConfig(data=self.data, output=self.reader, minutes=1)
 
 
 class AsrNetwork(nn.Module):
     """All that is trained: the networks of :class:`TinyAsrModel` and the additional head."""
 
-    def __init__(self, ctc: CtcNetwork, projector: AudioProjector, decoder: LlamaForCausalLM) -> None:
+    def __init__(self, ctc: CtcNetwork, reader: Reader) -> None:
         super().__init__()
-        self.ctc, self.projector, self.decoder = ctc, projector, decoder
+        self.ctc, self.reader = ctc, reader
 
-    def text_logits(self, last: Tensor, lengths: Tensor, tokens: list[Tensor]) -> Tensor:
-        """Logits (sum of lengths, V) of each token of ``tokens`` (``pieces [eos]``) given audio and those before."""
-        audio, counts = self.projector(last, lengths)
-        embed, config = self.decoder.get_input_embeddings(), self.decoder.config
-        begin, mark = embed(torch.tensor([[config.bos_token_id], [config.text_token_id]], device=last.device))
-        rows = [
-            torch.cat((begin, row[:count], mark, embed(pieces[:-1])))
-            for row, count, pieces in zip(audio, counts.tolist(), tokens, strict=True)
-        ]
-        # padding comes last, so causal attention never sees it
-        hidden = self.decoder.model(
-            inputs_embeds=nn.utils.rnn.pad_sequence(rows, batch_first=True), use_cache=False
-        ).last_hidden_state
-        wanted = [h[1 + c : 1 + c + len(p)] for h, c, p in zip(hidden, counts.tolist(), tokens, strict=True)]
-        return self.decoder.lm_head(torch.cat(wanted))
-
-
-def corrupted(tokens: Tensor, rate: float, vocab_size: int, generator: torch.Generator) -> Tensor:
-    """``tokens`` (n,) with some replaced by random pieces; the last one, which is no input, is kept."""
-    random = torch.randint(len(SPECIALS), vocab_size, tokens.shape, generator=generator)
-    chosen = torch.rand(tokens.shape, generator=generator) < rate
-    chosen[-1] = False
-    return torch.where(chosen, random, tokens)
+    def states(self, last: Tensor, generator: torch.Generator) -> Tensor:
+        """States (B, T, D + C) of encoder output (B, T, D); some rows lack one of the two parts."""
+        probabilities = self.ctc.encoder.ctc_head(last).float().softmax(dim=-1).detach().to(last.dtype)
+        draw = torch.rand(len(last), 1, 1, generator=generator).to(last.device)
+        return torch.cat((last * (draw > 0.12), probabilities * (draw < 0.93)), dim=-1)
 
 
 def asr_loss(
-    network: AsrNetwork, batch: SpeechBatch, tokenizer: PreTrainedTokenizerFast, config: AsrConfig, step: int
+    network: AsrNetwork,
+    batch: SpeechBatch,
+    written: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    config: AsrConfig,
+    step: int,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Cross-entropy of the transcripts plus the weighted CTC losses."""
+    """Cross-entropy of the transcripts and of ``written`` read from imitated states, plus the weighted CTC losses."""
     total, numbers, last, lengths = network.ctc.losses(batch, config.ctc_settings())
     own = ~batch.foreign
     texts = [text for text, foreign in zip(batch.texts, batch.foreign.tolist(), strict=True) if not foreign]
-    if not texts:
-        return config.ctc_weight * total, numbers
-    pieces = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    targets = [torch.tensor([*row, network.decoder.config.eos_token_id]) for row in pieces]
     generator = step_generator(config.seed, step)
-    vocab_size = network.decoder.config.vocab_size
-    inputs = [corrupted(row, config.corruption, vocab_size, generator) for row in targets]
+    imitated, imitated_lengths = imitated_states(
+        written, config.slips, last.shape[2], random.Random(f"{config.seed}-{step}"), generator
+    )
     with config.autocast:
-        logits = network.text_logits(last[own], lengths[own], inputs)
+        states = network.states(last[own], generator)
+        longest = max(states.shape[1], imitated.shape[1])
+        states = torch.cat([F.pad(part, (0, 0, 0, longest - part.shape[1])) for part in (states, imitated)])
+        pieces = tokenizer(texts + written, add_special_tokens=False)["input_ids"]
+        targets = [torch.tensor([*row, network.reader.decoder.config.eos_token_id]) for row in pieces]
+        vocab_size = network.reader.decoder.config.vocab_size
+        inputs = [corrupted(row, config.corruption, vocab_size, generator) for row in targets]
+        logits = network.reader(states, torch.cat((lengths[own], imitated_lengths)), inputs)
     wanted = torch.cat(targets)
     loss = F.cross_entropy(logits.float(), wanted, label_smoothing=config.label_smoothing)
-    with torch.no_grad():
-        accuracy = (logits.argmax(dim=-1) == wanted).float().mean().item()
-    return loss + config.ctc_weight * total, {"text": loss.item(), "accuracy": accuracy, **numbers}
+    heard = sum(len(row) for row in targets[: len(texts)])
+    right = (logits.detach().argmax(dim=-1) == wanted).float()
+    numbers |= {"text": loss.item(), "heard": right[:heard].mean().item(), "read": right[heard:].mean().item()}
+    return loss + config.ctc_weight * total, numbers
 
 
-def build(config: AsrConfig) -> tuple[AsrNetwork, PreTrainedTokenizerFast]:
-    """The network as the stages before left it, and its tokenizer."""
-    material_letters = load_sources(config.data)[1]
-    language = config.language_settings()
-    encoder = load_network(config.ctc_settings(), material_letters)
-    decoder = load_language_model(language)
-    projector = AudioProjector(config.ctc_settings().encoder.hidden_size, language.hidden_size, config.stack)
-    with torch.no_grad():  # audio starts as loud as text
-        projector.down.weight.mul_(0.1)
-    return AsrNetwork(encoder, projector, decoder), tokenizer_for(config.data, language.vocab_size)
+def build(config: AsrConfig, letters: list[str]) -> AsrNetwork:
+    """The network as the stages before left it."""
+    sizes = config.ctc_settings()
+    encoder = load_network(sizes, letters)
+    return AsrNetwork(encoder, load_reader(config.reader_settings(), sizes.encoder))
 
 
 def load_model(config: AsrConfig) -> tuple[TinyAsrModel, PreTrainedTokenizerFast, dict[str, float]]:
     """The averaged model of the running or finished training in ``config.output``, its tokenizer, steps and minutes."""
-    language = config.language_settings()
+    language, sizes = config.reader_settings(), config.ctc_settings()
     letters = load_sources(config.data)[1]
-    projector = AudioProjector(config.ctc_settings().encoder.hidden_size, language.hidden_size, config.stack)
-    network = AsrNetwork(CtcNetwork(config.ctc_settings(), letters), projector, new_decoder(language))
+    network = AsrNetwork(CtcNetwork(sizes, letters), new_reader(language, sizes.encoder))
     progress = restore_average(network, config.output)
-    model = TinyAsrModel(network.ctc.encoder, network.projector, network.decoder, extractor())
+    model = TinyAsrModel(network.ctc.encoder, network.reader.projector, network.reader.decoder, extractor())
     return model.eval(), tokenizer_for(config.data, language.vocab_size), progress
 
 
 def train(config: AsrConfig) -> Path:
     """Train all parts; the checkpoint in ``config.output`` is what is exported."""
     torch.manual_seed(config.seed)
-    material, _ = load_sources(config.data)
-    network, tokenizer = build(config)
+    material, letters = load_sources(config.data)
+    network = build(config, letters)
     if config.start_from is not None:
         restore_weights(network, config.start_from)
-    stack = extractor().config.stack
+    language, stack = config.reader_settings(), extractor().config.stack
+    tokenizer, texts = tokenizer_for(config.data, language.vocab_size), corpus_texts(config.data)
+    pools = (list(texts.prompts.values()), texts.spoken, texts.written)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        step = batch_number(step)
         batch = draw_batch(material, config.batches, config.seed + 1, step, stack)
-        return asr_loss(network, batch, tokenizer, config, step)
+        rng = random.Random(f"written-{config.seed}-{step}")
+        written = [rng.choice(rng.choices(pools, language.shares)[0]) for _ in range(config.written)]
+        return asr_loss(network, batch, written, tokenizer, config, step)
 
     network.train()
-    seconds = fit(network, loss_of, config)
+    with workers():
+        seconds = fit(network, loss_of, config)
     logger.info("recogniser trained for %.1f minutes", seconds / 60)
     return config.output

@@ -22,6 +22,7 @@ from mmspec.training.asr_batches import BatchConfig, Sources, SpeechBatch, draw_
 from mmspec.training.asr_data import CorpusConfig, Utterance, extractor, read_corpus
 from mmspec.training.asr_sets import sequence_texts
 from mmspec.training.loop import LoopConfig, fit, restore_average
+from mmspec.training.workers import batch_number, workers
 
 logger = logging.getLogger(__name__)
 
@@ -140,12 +141,13 @@ def train(config: CtcConfig) -> Path:
     features: LogMelFeatureExtractor = extractor()
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        batch = draw_batch(material, config.batches, config.seed, step, features.config.stack)
+        batch = draw_batch(material, config.batches, config.seed, batch_number(step), features.config.stack)
         loss, numbers, _, _ = network.losses(batch, config)
         return loss, numbers
 
     network.train()
-    seconds = fit(network, loss_of, config)
+    with workers():
+        seconds = fit(network, loss_of, config)
     logger.info("encoder trained for %.1f minutes", seconds / 60)
     return config.output
 

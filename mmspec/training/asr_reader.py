@@ -1,4 +1,4 @@
-"""Third stage of the recogniser: the language model learns to read what a CTC head would say, from text alone.
+"""First stage of the recogniser: its language model learns, from text alone, to read what a CTC head would say.
 
 A sentence is spelt into imitated CTC probabilities, with the slips that such heads make (sounds spelt another way,
 letters lost or doubled), and the language model writes down what was meant. So it learns the whole vocabulary of the
@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mmspec.speech.tiny_asr import CTC_VOCABULARY, AudioProjector, EncoderSizes
-from mmspec.training.asr_lm import (
-    LanguageModelConfig,
-    corpus_texts,
-    load_language_model,
-    new_decoder,
-    pick_texts,
-    tokenizer_for,
-)
-from mmspec.training.asr_tokenizer import SPECIALS
-from mmspec.training.loop import fit, restore_average, step_generator
+from mmspec.speech.tiny_asr import CTC_VOCABULARY, AudioProjector, EncoderSizes, build_decoder
+from mmspec.training.asr_data import CorpusConfig, Texts, texts_of
+from mmspec.training.asr_tokenizer import SPECIALS, train_tokenizer
+from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
 
 logger = logging.getLogger(__name__)
 
@@ -40,21 +34,52 @@ STACK = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(LanguageModelConfig):
-    """Settings of the stage.
+class ReaderConfig(LoopConfig):
+    """Settings of the stage; those of every loop are in :class:`LoopConfig`.
 
     Args:
-        language_model: Folder of the language model's stage.
+        data: Folder of the corpus.
+        vocab_size: Pieces of the tokenizer; 32 are the letters alone.
+        hidden_size, num_layers, num_heads, feed_forward: Sizes of the language model.
+        shares: Parts of a batch that are training prompts, sentences to be spoken, and other written text.
         slips: Largest part of the letters that are misspelt; each sentence has its own, from zero to this.
+        clean_steps: Steps over which misspelling grows from nothing.
         corruption: Part of the text tokens that are replaced in the input.
     """
 
-    language_model: Path
+    data: Path
+    vocab_size: int = 32
+    hidden_size: int = 192
+    num_layers: int = 6
+    num_heads: int = 6
+    feed_forward: int = 512
+    shares: tuple[float, float, float] = (0.2, 0.5, 0.3)
     slips: float = 0.3
+    clean_steps: int = 800
     corruption: float = 0.12
     batch_size: int = 32
     learning_rate: float = 1.5e-3
-    shares: tuple[float, float, float] = (0.2, 0.5, 0.3)
+    average_decay: float = 0.995
+
+
+def corpus_texts(data: Path) -> Texts:
+    """The texts of the default corpus in ``data``."""
+    return texts_of(CorpusConfig(data=data))
+
+
+def tokenizer_for(data: Path, vocab_size: int) -> PreTrainedTokenizerFast:
+    """The tokenizer, a function of the corpus."""
+    texts = corpus_texts(data)
+    return train_tokenizer([*texts.spoken[:20_000], *list(texts.prompts.values()) * 10], vocab_size)
+
+
+def pick_texts(pools: Sequence[Sequence[str]], config: ReaderConfig, step: int) -> list[str]:
+    """The texts of a step: one of four batches that were drawn together and sorted by length, to waste no padding."""
+    rng = random.Random(config.seed * 1_000_003 + step // 4)
+    drawn = [rng.choice(rng.choices(pools, config.shares)[0]) for _ in range(4 * config.batch_size)]
+    drawn.sort(key=len)
+    part = rng.sample(range(4), 4)[step % 4]
+    return drawn[part * config.batch_size : (part + 1) * config.batch_size]
 
 
 class Reader(nn.Module):
@@ -81,10 +106,11 @@ class Reader(nn.Module):
         return self.decoder.lm_head(torch.cat(wanted))
 
 
-def new_reader(config: LanguageModelConfig, encoder: EncoderSizes) -> Reader:
+def new_reader(config: ReaderConfig, encoder: EncoderSizes) -> Reader:
     """An untrained projector and language model."""
     projector = AudioProjector(encoder.hidden_size + len(CTC_VOCABULARY), config.hidden_size, STACK)
-    return Reader(projector, new_decoder(config))
+    sizes = (config.hidden_size, config.num_layers, config.num_heads, config.feed_forward)
+    return Reader(projector, build_decoder(config.vocab_size, *sizes))
 
 
 def corrupted(tokens: Tensor, rate: float, vocab_size: int, generator: torch.Generator) -> Tensor:
@@ -116,7 +142,7 @@ def misspell(text: str, rate: float, rng: random.Random) -> str:
 def imitate(text: str, rng: random.Random, generator: torch.Generator) -> Tensor:
     """Imitated CTC probabilities (T, C) of a spelling: a peak a letter, between blanks, never quite certain."""
     path: list[int] = [0] * rng.randint(1, 5)
-    pace = rng.uniform(0.3, 2.0)
+    pace = rng.uniform(0.3, 1.6)
     for letter in text:
         label = CTC_VOCABULARY.index(letter)
         repeated = bool(path) and path[-1] == label
@@ -146,15 +172,13 @@ def train(config: ReaderConfig) -> Path:
     pools = (list(texts.prompts.values()), texts.spoken, texts.written)
     sizes = EncoderSizes()
     reader = new_reader(config, sizes)
-    reader.decoder = load_language_model(LanguageModelConfig(data=config.data, output=config.language_model, minutes=1))
-    with torch.no_grad():  # audio starts as loud as text
-        reader.projector.down.weight.mul_(0.1)
     eos = reader.decoder.config.eos_token_id
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        slips = config.slips * min(1.0, step / config.clean_steps)
         picked = pick_texts(pools, config, step)
         rng, generator = random.Random(f"{config.seed}-{step}"), step_generator(config.seed, step)
-        states, lengths = imitated_states(picked, config.slips, sizes.hidden_size, rng, generator)
+        states, lengths = imitated_states(picked, slips, sizes.hidden_size, rng, generator)
         targets = [torch.tensor([*row, eos]) for row in tokenizer(picked, add_special_tokens=False)["input_ids"]]
         inputs = [corrupted(row, config.corruption, config.vocab_size, generator) for row in targets]
         with config.autocast:
@@ -168,7 +192,7 @@ def train(config: ReaderConfig) -> Path:
     return config.output
 
 
-def load_reader(config: LanguageModelConfig, encoder: EncoderSizes) -> Reader:
+def load_reader(config: ReaderConfig, encoder: EncoderSizes) -> Reader:
     """The averaged reader of the checkpoint in ``config.output``."""
     reader = new_reader(config, encoder)
     restore_average(reader, config.output)
