@@ -31,15 +31,8 @@ from mmspec.training.asr_reader import (
     new_reader,
     tokenizer_for,
 )
-from mmspec.training.loop import (
-    LoopConfig,
-    batch_number,
-    fit,
-    restore_average,
-    restore_weights,
-    step_generator,
-    workers,
-)
+from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
+from mmspec.training.workers import batch_number, workers
 
 logger = logging.getLogger(__name__)
 
