@@ -106,15 +106,15 @@ def asr_loss(
     imitated, imitated_lengths = imitated_states(
         written, config.slips, last.shape[2], random.Random(f"{config.seed}-{step}"), generator
     )
-    with config.autocast:
-        states = network.states(last[own], generator)
-        longest = max(states.shape[1], imitated.shape[1])
-        states = torch.cat([F.pad(part, (0, 0, 0, longest - part.shape[1])) for part in (states, imitated)])
-        pieces = tokenizer(texts + written, add_special_tokens=False)["input_ids"]
-        targets = [torch.tensor([*row, network.reader.decoder.config.eos_token_id]) for row in pieces]
-        vocab_size = network.reader.decoder.config.vocab_size
-        inputs = [corrupted(row, config.corruption, vocab_size, generator) for row in targets]
-        logits = network.reader(states, torch.cat((lengths[own], imitated_lengths)), inputs)
+    pieces = tokenizer(texts + written, add_special_tokens=False)["input_ids"]
+    targets = [torch.tensor([*row, network.reader.decoder.config.eos_token_id]) for row in pieces]
+    vocab_size = network.reader.decoder.config.vocab_size
+    inputs = [corrupted(row, config.corruption, vocab_size, generator) for row in targets]
+    with config.autocast:  # apart, so that neither is padded to the length of the other
+        logits = network.reader(imitated, imitated_lengths, inputs[len(texts) :])
+        if texts:
+            states = network.states(last[own], generator)
+            logits = torch.cat((network.reader(states, lengths[own], inputs[: len(texts)]), logits))
     wanted = torch.cat(targets)
     loss = F.cross_entropy(logits.float(), wanted, label_smoothing=config.label_smoothing)
     heard = sum(len(row) for row in targets[: len(texts)])
@@ -155,7 +155,9 @@ def train(config: AsrConfig) -> Path:
         step = batch_number(step)
         batch = draw_batch(material, config.batches, config.seed + 1, step, stack)
         rng = random.Random(f"written-{config.seed}-{step}")
-        written = [rng.choice(rng.choices(pools, language.shares)[0]) for _ in range(config.written)]
+        drawn = [rng.choice(rng.choices(pools, language.shares)[0]) for _ in range(4 * config.written)]
+        first = rng.randint(0, 3) * config.written  # of similar lengths, to waste no padding
+        written = sorted(drawn, key=len)[first : first + config.written]
         return asr_loss(network, batch, written, tokenizer, config, step)
 
     network.train()
