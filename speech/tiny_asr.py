@@ -1,6 +1,6 @@
 """The embedded speech recogniser: a CTC conformer, a projector, and a small language model that reads its output.
 
-The language model (Touvron et al., 2023, "LLaMA") is prompted with the projected states of the encoder, as in Fathullah
+The language model (Touvron et al., 2023, "LLaMA") is prompted with projected states of the encoder and the probabilities of its labels, as in Fathullah
 et al., 2024, "Prompting Large Language Models with Speech Recognition Abilities"; the encoder (Gulati et al., 2020,
 "Conformer") has a CTC head (Graves et al., 2006) whose text drafts for the language model.
 """
@@ -34,10 +34,10 @@ PARTS = ("encoder", "projector", "decoder")
 
 
 class AudioProjector(ModelMixin, ConfigMixin):
-    """Joins consecutive encoder frames and maps them to the width of the language model.
+    """Joins consecutive states and maps them, with those before and after, to the width of the language model.
 
     Args:
-        input_size: Width D of the encoder.
+        input_size: Width D of the states: that of the encoder and the number of its labels.
         output_size: Width of the language model.
         stack: Frames joined.
         hidden_size: Width between the two layers.
@@ -48,15 +48,14 @@ class AudioProjector(ModelMixin, ConfigMixin):
     @register_to_config
     def __init__(self, input_size: int, output_size: int, stack: int = 3, hidden_size: int = 512) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(input_size)
-        self.up = nn.Linear(input_size * stack, hidden_size)
+        self.up = nn.Linear(3 * input_size * stack, hidden_size)
         self.down = nn.Linear(hidden_size, output_size)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Project encoder states.
+        """Project states.
 
         Args:
-            hidden: Encoder states (B, T, D).
+            hidden: States (B, T, D).
             lengths: Valid frames of each row (B,).
 
         Returns:
@@ -65,21 +64,23 @@ class AudioProjector(ModelMixin, ConfigMixin):
         stack = self.config.stack
         valid = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]  # (B, T)
         # a last group that is not full is filled with zeros, whatever the row's neighbours are
-        normed = F.pad(self.norm(hidden) * valid[:, :, None], (0, 0, 0, -hidden.shape[1] % stack))
-        grouped = normed.reshape(len(hidden), -1, stack * hidden.shape[2])
-        return self.down(F.gelu(self.up(grouped))), (lengths + stack - 1) // stack
+        kept = F.pad(hidden * valid[:, :, None], (0, 0, 0, -hidden.shape[1] % stack))
+        grouped = kept.reshape(len(hidden), -1, stack * hidden.shape[2])
+        around = F.pad(grouped, (0, 0, 1, 1))
+        wide = torch.cat((around[:, :-2], grouped, around[:, 2:]), dim=-1)
+        return self.down(F.gelu(self.up(wide))), (lengths + stack - 1) // stack
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSizes:
-    """Sizes of the conformer; ``context`` is the reach of attention in frames of 20 ms before and 40 ms after
-    the quarter of the layers that runs at the full rate."""
+    """Sizes of the conformer; attention stays within blocks of ``context`` frames: 20 ms in the first layer, whose
+    output has half the rate, 40 ms above."""
 
     hidden_size: int = 192
-    layers: int = 8
+    layers: int = 6
     heads: int = 4
     feed_forward: int = 512
-    context: int = 100
+    context: int = 50
     kernel: int = 9
 
 
@@ -109,7 +110,10 @@ class TinyAsrModel(nn.Module):
         sizes = {
             "features": (feature_extractor.feature_size, encoder.encoder.input_linear.in_features),
             "CTC labels": (len(ctc_vocabulary), encoder.config.vocab_size),
-            "encoder states": (encoder.config.encoder_config.hidden_size, projector.config.input_size),
+            "states": (
+                encoder.config.encoder_config.hidden_size + encoder.config.vocab_size,
+                projector.config.input_size,
+            ),
             "audio embeddings": (projector.config.output_size, decoder.config.hidden_size),
         }
         for name, (first, second) in sizes.items():
@@ -132,7 +136,7 @@ class TinyAsrModel(nn.Module):
             sizes = EncoderSizes(hidden_size=32, layers=2, heads=4, feed_forward=48, context=25, kernel=5)
             encoder = build_encoder(extractor.feature_size, sizes)
             decoder = build_decoder(vocab_size, hidden_size=32, layers=2, heads=4, feed_forward=48, initial_range=0.3)
-            projector = AudioProjector(32, 32, stack=3, hidden_size=48)
+            projector = AudioProjector(32 + len(CTC_VOCABULARY), 32, stack=3, hidden_size=48)
             return cls(encoder, projector, decoder, extractor).eval()
 
     @classmethod
@@ -170,18 +174,21 @@ class TinyAsrModel(nn.Module):
             lengths: Valid features of each row (B,), at least 2.
 
         Returns:
-            Encoder states (B, T', D), CTC log-probabilities (B, T', C) and valid frames of each row (B,).
+            States (B, T', D), CTC log-probabilities (B, T', C) and valid frames of each row (B,). States are the
+            encoder's last layer with the CTC probabilities appended, which lets the language model read them.
         """
         mask = torch.arange(features.shape[1], device=features.device) < lengths[:, None].to(features.device)
         output = self.encoder.encoder(features, attention_mask=mask)
-        log_probs = self.encoder.ctc_head(output.last_hidden_state).float().log_softmax(dim=-1)
-        return output.last_hidden_state, log_probs, output.attention_mask.sum(dim=1)
+        hidden = output.last_hidden_state
+        log_probs = self.encoder.ctc_head(hidden).float().log_softmax(dim=-1)
+        states = torch.cat((hidden, log_probs.exp().to(hidden.dtype)), dim=-1)
+        return states, log_probs, output.attention_mask.sum(dim=1)
 
     def prompt_embeddings(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The decoder's prompt ``[bos] audio [text]``, left-padded.
 
         Args:
-            hidden: Encoder states (B, T', D).
+            hidden: States (B, T', D).
             lengths: Valid frames of each row (B,).
 
         Returns:
@@ -218,7 +225,7 @@ def build_encoder(feature_size: int, sizes: EncoderSizes) -> GraniteSpeech5ForCT
         max_position_embeddings=sizes.context,
         conv_kernel_size=sizes.kernel,
         conv_expansion_factor=1,
-        subsample_layers=[sizes.layers // 4],
+        subsample_layers=[0],
     )
     config = GraniteSpeech5CTCConfig(vocab_size=len(CTC_VOCABULARY), encoder_config=encoder, pad_token_id=0)
     return GraniteSpeech5ForCTC(config)
