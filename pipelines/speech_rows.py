@@ -16,7 +16,7 @@ from mmspec.speech.ctc import Posterior
 from mmspec.speech.ctc_drafter import CTCDrafter
 from mmspec.speech.ctc_models import CTCModel
 from mmspec.speech.gate import EntropyGate
-from mmspec.speech.hypotheses import Hypothesis, StyledHypothesis, make_hypothesis
+from mmspec.speech.hypotheses import Hypothesis, StyledHypothesis
 from mmspec.speech.signal_functions import resample
 from mmspec.speech.vocabulary import CTCVocabulary, hypothesis_text
 from mmspec.speech.words import timed_words
@@ -107,7 +107,8 @@ class Listener:
             if self._decided(row):
                 return
         if row.posterior is not None and self.vocabulary is not None:
-            row.hypothesis = self._styled(make_hypothesis(row.posterior, self.vocabulary))
+            drafter = self.settings.listener or CTCDrafter()
+            row.hypothesis = self._styled(drafter.hypothesis(row.posterior, self.vocabulary))
         row.budget = self._budget(row)
 
     def _at_rate(self, samples: Tensor, rate: int) -> Tensor:

@@ -26,10 +26,14 @@ from mmspec.core.drafting import DraftSession
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_positive
+from mmspec.speech.char_ngram import CharacterNGram
+from mmspec.speech.ctc import Posterior
 from mmspec.speech.ctc_models import CTCModel
 from mmspec.speech.gate import EntropyGate
+from mmspec.speech.guided import make_hypothesis
 from mmspec.speech.hypotheses import Hypothesis
 from mmspec.speech.text import TextCodec
+from mmspec.speech.vocabulary import CTCVocabulary
 
 ON_FAIL = ("restart", "resume", "resync")
 
@@ -43,8 +47,10 @@ class CTCDrafter(SchedulerMixin, ConfigMixin, Drafter):
         entropy_threshold: Largest aggregated entropy, in nats, at which a hypothesis is final without the language
             model; 0 closes this gate. Above 0 the output is no longer that of plain decoding.
         aggregate, normalised, empty, silence: See :class:`mmspec.speech.gate.EntropyGate`.
-        num_draft_tokens: Most draft tokens of a resynchronising round.
+        num_draft_tokens: Most draft tokens of a resynchronising round, alternatives included.
         word_rollback: Resume relaxed rules at the start of the word that failed.
+        language_weight: What ``language`` counts.
+        language: A character model that tells likely spellings from unlikely ones; without it drafts are what was heard.
         model: A CTC model of its own; ``None`` uses the recogniser's head.
         processor: Its processor, or its feature extractor together with ``tokenizer``.
         tokenizer: Meaning of its labels, where ``processor`` does not hold it.
@@ -55,7 +61,7 @@ class CTCDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     config_name = "drafter_config.json"
     has_compatibles = False
-    ignore_for_config = ["model", "processor", "tokenizer"]  # noqa: RUF012 - diffusers reads a list
+    ignore_for_config = ["language", "model", "processor", "tokenizer"]  # noqa: RUF012 - diffusers reads a list
     law = DraftLaw.DETERMINISTIC
 
     @register_to_config
@@ -67,9 +73,11 @@ class CTCDrafter(SchedulerMixin, ConfigMixin, Drafter):
         normalised: bool = False,
         empty: str = "accept",
         silence: float = 0.99,
-        num_draft_tokens: int = 24,
+        num_draft_tokens: int = 16,
         word_rollback: bool = True,
+        language_weight: float = 1.0,
         *,
+        language: CharacterNGram | None = None,
         model: Any = None,
         processor: Any = None,
         tokenizer: Any = None,
@@ -78,19 +86,24 @@ class CTCDrafter(SchedulerMixin, ConfigMixin, Drafter):
             raise ValueError(f"Unknown `on_fail` {on_fail!r}; choose one of {', '.join(ON_FAIL)}.")
         check_positive("num_draft_tokens", num_draft_tokens)
         self.gate = EntropyGate(entropy_threshold, aggregate, normalised, empty=empty, silence=silence)
+        self.language = language
         self.ctc = None if model is None else CTCModel(model, processor, tokenizer)
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
-        """Save the settings, and a CTC model of its own in the sub-folder ``model``."""
+        """Save the settings, and character and CTC model in the sub-folders ``language`` and ``model``."""
         super().save_pretrained(save_directory, **kwargs)
+        if self.language is not None:
+            self.language.save_pretrained(Path(save_directory) / "language")
         if self.ctc is not None:
             self.ctc.save_pretrained(Path(save_directory) / "model")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> CTCDrafter:
-        """Load settings and CTC model from a local folder written by :meth:`save_pretrained`."""
+        """Load settings and models from a local folder written by :meth:`save_pretrained`."""
         folder = Path(pretrained_model_name_or_path) / (kwargs.pop("subfolder", None) or "")
         drafter = super().from_pretrained(folder)
+        if (folder / "language").is_dir():
+            drafter.language = CharacterNGram.from_pretrained(folder / "language")
         if (folder / "model").is_dir():
             drafter.ctc = CTCModel.from_pretrained(folder / "model")
         return drafter
@@ -109,6 +122,10 @@ class CTCDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
     def session(self, setup: DraftSetup) -> DraftSession:
         raise ValueError("CTCDrafter drafts transcripts of audio; use it in a SpeechRecognitionPipeline.")
+
+    def hypothesis(self, posterior: Posterior, vocabulary: CTCVocabulary) -> Hypothesis:
+        """What this drafter reads from a posterior."""
+        return make_hypothesis(posterior, vocabulary, self.language, self.config.language_weight)
 
     def bind(self, rows: Sequence[Hypothesis], codec: TextCodec, stop_token: int | None) -> HypothesisDrafter:
         """The drafter of one call, which knows the hypotheses of its rows.
@@ -173,25 +190,33 @@ class CTCSession:
             return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
         lengths = context.generated.tolist()
         written = [row[:length] for row, length in zip(context.tokens.tolist(), lengths, strict=True)]
-        chains = []
+        tries = []
         for place, (row, tokens) in enumerate(zip(self.rows, written, strict=True)):
-            # a row whose last drafts all failed drafts fewer tokens: a wide forward costs more
-            limit = max(2, self.max_nodes >> self.misses[place])
-            chains.append((self.codec.draft(row, tokens) + self.ends)[: limit - 1])
-        return self._chains(context.root, chains, width)
+            # a row whose last drafts all failed drafts fewer tokens: a wide forward costs more. `width` is not asked:
+            # it follows the rows beside this one, and what is drafted may decide what a relaxed rule keeps
+            limit = max(2, self.max_nodes >> self.misses[place]) - 1
+            branches = self.codec.branches(row, tokens, limit) or [[]]
+            tries.append(_trie([_known([*branch, *self.ends], self.vocab_size) for branch in branches], limit))
+        return self._trees(context.root, tries)
 
     def _chains(self, root: Tensor, chains: Sequence[Sequence[int]], width: int) -> Draft:
         """A draft (B, N) of the tokens of each row, cut at ``width`` nodes and at the first that the verifier lacks."""
-        kept = [list(_known(chain[: width - 1], self.vocab_size)) for chain in chains]
-        size = max(len(chain) for chain in kept)
-        padded = [chain + [0] * (size - len(chain)) for chain in kept]
-        tokens = torch.tensor(padded, dtype=torch.long).reshape(len(kept), size)
-        lengths = torch.tensor([len(chain) for chain in kept])
-        valid = torch.arange(size + 1) <= lengths[:, None]
-        device = root.device
-        return Draft(
-            torch.cat([root[:, None], tokens.to(device)], dim=1), DraftLaw.DETERMINISTIC, valid=valid.to(device)
+        return self._trees(root, [_trie([_known(chain, self.vocab_size)], width - 1) for chain in chains])
+
+    @staticmethod
+    def _trees(root: Tensor, tries: Sequence[tuple[list[int], list[int]]]) -> Draft:
+        """A draft (B, N) of the nodes of each row, ``(tokens, parents)`` behind the root; a chain where all are."""
+        size = max(len(tokens) for tokens, _ in tries)
+        tokens = torch.tensor([row + [0] * (size - len(row)) for row, _ in tries], dtype=torch.long).reshape(
+            len(tries), size
         )
+        lengths = torch.tensor([len(row) for row, _ in tries])
+        valid = (torch.arange(size + 1) <= lengths[:, None]).to(root.device)
+        joined = torch.cat([root[:, None], tokens.to(root.device)], dim=1)
+        if all(parents == list(range(len(parents))) for _, parents in tries):
+            return Draft(joined, DraftLaw.DETERMINISTIC, valid=valid)
+        padded = [[0, *parents, *[0] * (size - len(parents))] for _, parents in tries]
+        return Draft(joined, DraftLaw.DETERMINISTIC, torch.tensor(padded, device=root.device), valid)
 
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         assert draft.valid is not None or draft.num_nodes == 1
@@ -206,6 +231,25 @@ class CTCSession:
         kept = rows.tolist()
         self.rows = [self.rows[row] for row in kept]
         self.misses = [self.misses[row] for row in kept]
+
+
+def _trie(chains: Sequence[Sequence[int]], size: int) -> tuple[list[int], list[int]]:
+    """Tokens and parents of the common tree of ``chains``, at most ``size`` nodes behind the root, which is node 0."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    places: dict[tuple[int, int], int] = {}
+    for chain in chains:
+        node = 0
+        for token in chain:
+            child = places.get((node, token))
+            if child is None:
+                if len(tokens) == size:
+                    break
+                tokens.append(token)
+                parents.append(node)
+                child = places[node, token] = len(tokens)
+            node = child
+    return tokens, parents
 
 
 def _known(chain: Sequence[int], vocab_size: int) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """What a CTC hypothesis says comes next, given the text that the language model has written so far.
 
-Resynchronisation: where the language model leaves the hypothesis, the rest of the hypothesis is still mostly right. Two
-ways to find that rest:
+Resynchronisation: where the language model leaves the hypothesis, the rest of the hypothesis is still mostly right. Ways
+to find that rest:
 
 - :class:`AcousticHypothesis`, for character labels. The written text y is aligned with the posterior; with d_n(t), d_b(t)
   the log-probability of the best path over frames 1..t that spells y and ends in its last label or in a blank,
@@ -10,6 +10,8 @@ ways to find that rest:
 
   (primes: of y without its last label), the text most plausibly ends at the t that maximises
   max(d_n(t), d_b(t)) + sum_(s>t) max_c ln P_s(c), and the greedy path behind t says what comes next.
+- :class:`mmspec.speech.guided.GuidedHypothesis`, for character labels and a character model: the same, with what is
+  usually written.
 - :class:`TextHypothesis`, for any labels. The written text is aligned with prefixes of the hypothesis by edit distance
   (Wagner & Fischer, 1974); what follows the closest prefix comes next.
 
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmspec.speech.ctc import Posterior, collapse
-from mmspec.speech.vocabulary import CharacterVocabulary, CTCVocabulary, hypothesis_text
+from mmspec.speech.vocabulary import CharacterVocabulary, hypothesis_text
 
 Array = NDArray[np.float64]
 _FLOOR = -12.0  # a label that the head thinks impossible costs no more: the language model may know better
@@ -41,6 +43,10 @@ class Hypothesis(Protocol):
 
     def after(self, written: str) -> str:
         """The most plausible continuation of ``written``, with the space that separates them, if any."""
+        ...
+
+    def branches(self, written: str, count: int) -> list[str]:
+        """Continuations of ``written``, the likeliest first, whose common tree has about ``count`` characters."""
         ...
 
 
@@ -71,6 +77,9 @@ class TextHypothesis:
         order = self._costs - 0.4 * self._last_match - 1e-6 * np.arange(len(self._costs))
         rest = self.text[int(order.argmin()) :]
         return rest.lstrip() if written[-1:].isspace() else rest
+
+    def branches(self, written: str, count: int) -> list[str]:
+        return [rest] if (rest := self.after(written)[:count]) else []
 
     def _reset(self) -> None:
         self._written = ""
@@ -135,6 +144,9 @@ class AcousticHypothesis:
         frame = int(np.flatnonzero(total >= total.max() - _TIE)[-1])
         return self._rest(frame, in_label=bool(self._in_label[frame] >= self._in_blank[frame]), written=written)
 
+    def branches(self, written: str, count: int) -> list[str]:
+        return [rest] if (rest := self.after(written)[:count]) else []
+
     def _restart(self) -> None:
         self._labels = []
         self._in_label = np.full(len(self._path) + 1, _NEVER)
@@ -187,16 +199,12 @@ class StyledHypothesis:
     def after(self, written: str) -> str:
         return self._style(self.inner.after(written), written)
 
+    def branches(self, written: str, count: int) -> list[str]:
+        return [self._style(branch, written) for branch in self.inner.branches(written, count)]
+
     def _style(self, tail: str, written: str) -> str:
         lower, before = tail.lower(), written.rstrip()
         if not self.sentences or (before and before[-1] not in ".?!"):
             return lower
         start = len(lower) - len(lower.lstrip())
         return lower[:start] + lower[start : start + 1].upper() + lower[start + 1 :]
-
-
-def make_hypothesis(posterior: Posterior, vocabulary: CTCVocabulary) -> Hypothesis:
-    """The hypothesis of ``posterior``: acoustic for character labels, by text for all others."""
-    if isinstance(vocabulary, CharacterVocabulary):
-        return AcousticHypothesis(posterior, vocabulary)
-    return TextHypothesis(hypothesis_text(vocabulary.pieces(posterior.runs())))

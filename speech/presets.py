@@ -56,7 +56,8 @@ def preset_method(preset: Preset, drafter: CTCDrafter | None) -> tuple[CTCDrafte
     settings: dict[str, Any] = dict(drafter.config) if drafter else {}
     settings = {name: value for name, value in settings.items() if not name.startswith("_")}
     made = CTCDrafter(**{**settings, "on_fail": "resync", "entropy_threshold": preset.entropy})
-    made.ctc = drafter.ctc if drafter else None
+    if drafter is not None:
+        made.ctc, made.language = drafter.ctc, drafter.language
     if preset.likelihood is None:
         return made, CoupledAcceptance()
     return made, LikelihoodAcceptance("abs", preset.likelihood)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmspec.acceptance.likelihood import LikelihoodAcceptance
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.verify import RoundContext, Verdict, first_rejection
+from mmspec.core.verify import RoundContext, Verdict
 
 
 class WordRollback:
@@ -32,8 +32,7 @@ class WordRollback:
         self.guarantee = rule.guarantee
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        valid = None if draft.valid is None else draft.valid[:, 1:]
-        accepted = first_rejection(self.rule.passes(draft, logits, context), valid)
+        accepted = self.rule.accepted(draft, logits, context)
         return self.rule.verdict(draft, logits, context, rolled_back(draft, accepted, self.begins_word))
 
 

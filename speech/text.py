@@ -44,14 +44,27 @@ class TextCodec:
 
     def draft(self, hypothesis: Hypothesis, committed: Sequence[int]) -> list[int]:
         """Tokens that ``hypothesis`` expects behind the tokens ``committed``."""
+        written, preface = self._written(committed)
+        if preface is not None:
+            return self.continuation(committed, preface + hypothesis.text)
+        return self.continuation(committed, hypothesis.after(written) if committed else hypothesis.text)
+
+    def branches(self, hypothesis: Hypothesis, committed: Sequence[int], count: int) -> list[list[int]]:
+        """Alternatives of what ``hypothesis`` expects behind ``committed``, of about ``count`` characters together."""
+        written, preface = self._written(committed)
+        if preface is not None:
+            return [self.continuation(committed, preface + hypothesis.text)]
+        tails = hypothesis.branches(written, count)
+        return [ids for tail in tails if (ids := self.continuation(committed, tail))]
+
+    def _written(self, committed: Sequence[int]) -> tuple[str, str | None]:
+        """The transcript among ``committed`` tokens, and what is left of a preface that has not ended."""
         text = self.decode(committed)
-        if not committed:
-            tail = hypothesis.text
-        elif self.marker and self.marker not in text:  # inside the preface
-            tail = (self.prefix + hypothesis.text)[len(text) :] if self.prefix.startswith(text) else ""
-        else:
-            tail = hypothesis.after(text.rpartition(self.marker)[2] if self.marker else text)
-        return self.continuation(committed, tail)
+        if not committed or not self.marker:
+            return text, None
+        if self.marker in text:
+            return text.rpartition(self.marker)[2], None
+        return "", self.prefix[len(text) :] if self.prefix.startswith(text) else ""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of ``text`` without special ones."""

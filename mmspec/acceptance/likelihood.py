@@ -8,7 +8,8 @@ With p the target's law after the prefix, before temperature, and H(p) its entro
     rank      x is among the ``threshold`` most likely tokens
     seq       the mean of log p over the whole draft is at least ``threshold``: all or nothing
 
-The token after the last one kept is the target's own, as in plain decoding. An accepted token is certain given its
+A tree holds alternatives, of which several may pass; there the target's own choice is followed, exactly. The token
+after the last one kept is always the target's own, as in plain decoding. An accepted token is certain given its
 prefix, so its step lies a total variation of 1 - p'(x) from the law p' that plain decoding draws from.
 """
 
@@ -24,14 +25,14 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import target_choice
 from mmspec.core.draft import Draft
 from mmspec.core.sampling import process
-from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict, first_rejection
+from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict, first_rejection, follow_target
 
 #: the tests with their default thresholds
 TESTS = {"abs": 0.2, "rank": 2.0, "rel": 0.3, "seq": -0.5, "typical": 0.3}
 
 
 class LikelihoodAcceptance(Acceptance):
-    """Accept chain drafts by the target's likelihood. Heuristic: :attr:`Verdict.step_tv` measures the deviation.
+    """Accept drafts by the target's likelihood. Heuristic: :attr:`Verdict.step_tv` measures the deviation.
 
     Args:
         test: ``abs``, ``rank``, ``rel``, ``seq`` or ``typical``.
@@ -76,13 +77,15 @@ class LikelihoodAcceptance(Acceptance):
         return TESTS[self.config.test] if self.config.threshold is None else self.config.threshold
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
+        return self.verdict(draft, logits, context, self.accepted(draft, logits, context))
+
+    def accepted(self, draft: Draft, logits: Tensor, context: RoundContext) -> Tensor:
+        """Accepted draft tokens of each row (B,), where its tree is a chain."""
         valid = None if draft.valid is None else draft.valid[:, 1:]
-        return self.verdict(draft, logits, context, first_rejection(self.passes(draft, logits, context), valid))
+        return first_rejection(self.passes(draft, logits, context), valid)
 
     def passes(self, draft: Draft, logits: Tensor, context: RoundContext) -> Tensor:
         """Which draft tokens pass the test (B, K), each given that those before it are kept."""
-        if not draft.is_chain:
-            raise ValueError("LikelihoodAcceptance judges chains; use CoupledAcceptance for trees.")
         log_p = logits[:, :-1].log_softmax(-1)  # (B, K, V)
         token = draft.tokens[:, 1:]
         own = log_p.gather(-1, token[..., None])[..., 0]
@@ -110,7 +113,7 @@ class LikelihoodAcceptance(Acceptance):
         return own >= log_limit
 
     def verdict(self, draft: Draft, logits: Tensor, context: RoundContext, num_accepted: Tensor) -> Verdict:
-        """Keep ``num_accepted`` (B,) draft tokens, and the target's own choice after them."""
+        """Keep ``num_accepted`` (B,) draft tokens and the target's own choice after them; follow branching rows exactly."""
         chosen = target_choice(draft, logits, context)
         verdict = chain_verdict(draft, num_accepted, chosen.gather(1, num_accepted[:, None])[:, 0])
         law = process(logits[:, :-1], context.sampling).softmax(-1)
@@ -118,4 +121,24 @@ class LikelihoodAcceptance(Acceptance):
         place = torch.arange(deviation.shape[1], device=deviation.device)
         verdict.step_tv = (deviation * (place < num_accepted[:, None])).sum(-1)
         verdict.chosen = chosen
-        return verdict
+        return verdict if draft.is_chain else _followed(verdict, draft, chosen)
+
+
+def _followed(verdict: Verdict, draft: Draft, chosen: Tensor) -> Verdict:
+    """``verdict`` for the rows whose tree is a chain; the target's own path for those that branch."""
+    assert draft.parent is not None
+    assert verdict.step_tv is not None
+    place = torch.arange(draft.num_nodes, device=chosen.device)
+    follows = (draft.parent == (place - 1).clamp_min(0)) | (place == 0)
+    chain = (follows if draft.valid is None else follows | ~draft.valid).all(-1)
+    exact = follow_target(draft, chosen)
+    assert exact.path is not None
+    path = torch.minimum(place, verdict.num_accepted[:, None])
+    return Verdict(
+        num_accepted=torch.where(chain, verdict.num_accepted, exact.num_accepted),
+        next_token=torch.where(chain, verdict.next_token, exact.next_token),
+        tokens=torch.where(chain[:, None], verdict.tokens, exact.tokens),
+        path=torch.where(chain[:, None], path, exact.path),
+        chosen=chosen,
+        step_tv=torch.where(chain, verdict.step_tv, 0.0),
+    )

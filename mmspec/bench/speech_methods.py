@@ -47,7 +47,8 @@ class SpeechMethod:
 
 
 def _with_model(drafter: CTCDrafter, own: CTCDrafter | None) -> CTCDrafter:
-    drafter.ctc = own.ctc if own else None
+    if own is not None:
+        drafter.ctc, drafter.language = own.ctc, own.language
     return drafter
 
 

@@ -168,10 +168,32 @@ def test_settings_out_of_range(settings: dict, message: str) -> None:
         LikelihoodAcceptance(threshold="high")
 
 
-def test_trees_are_refused_and_settings_are_saved(tmp_path) -> None:
-    tree = Draft(torch.tensor([[0, 1, 2]]), DraftLaw.DETERMINISTIC, parent=torch.tensor([[0, 0, 0]]))
-    with pytest.raises(ValueError, match="chains"):
-        LikelihoodAcceptance()(tree, torch.zeros(1, 3, VOCAB), context(1))
+def test_trees_are_followed_exactly() -> None:
+    """Of two alternatives that would both pass, the one that the target chooses is kept."""
+    tree = Draft(torch.tensor([[0, 0, 1, 2]]), DraftLaw.DETERMINISTIC, parent=torch.tensor([[0, 0, 0, 2]]))
+    logits = torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.1, 0.0, 0.9], [0.0, 1.0, 0.0]]).log()[None]
+    for rule in (
+        LikelihoodAcceptance("abs", 0.1),
+        WordRollback(LikelihoodAcceptance(), torch.zeros(3, dtype=torch.bool)),
+    ):
+        verdict = rule(tree, logits, context(1))
+        assert verdict.tokens[0, :3].tolist() == [1, 2, 1]
+        assert float(verdict.step_tv) == 0
+
+
+def test_chains_beside_trees_are_judged_as_alone() -> None:
+    tokens, parents = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 2]]), torch.tensor([[0, 0, 1, 2], [0, 0, 0, 2]])
+    logits = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.7, 0.0], [0.1, 0.0, 0.9], [0.0, 1.0, 0.0]]).log().expand(2, -1, -1)
+    rule = LikelihoodAcceptance("abs", 0.1)
+    both = rule(Draft(tokens, DraftLaw.DETERMINISTIC, parents), logits, context(2))
+    chain = rule(Draft(tokens[:1], DraftLaw.DETERMINISTIC), logits[:1], context(1))
+    assert both.num_accepted.tolist() == [3, 2]
+    assert both.tokens[0].tolist() == chain.tokens[0].tolist() == [0, 1, 2, 1]
+    assert both.path[0].tolist() == [0, 1, 2, 3]
+    assert float(both.step_tv[0]) == float(chain.step_tv) > 0 == float(both.step_tv[1])
+
+
+def test_settings_are_saved(tmp_path) -> None:
     LikelihoodAcceptance("typical", 0.2, 0.7, 0.1).save_pretrained(tmp_path)
     loaded = LikelihoodAcceptance.from_pretrained(tmp_path)
     assert (loaded.config.test, loaded.threshold, loaded.config.delta, loaded.config.eos_threshold) == (

@@ -32,6 +32,12 @@ class TokenCodec:
             return list(row[len(committed) :])
         return list(row[row.index(committed[-1], len(committed) - 1) + 1 :])
 
+    def branches(self, row: Any, committed: Sequence[int], count: int) -> list[list[int]]:
+        """The rest, and the rest with another token first and another one second."""
+        rest = self.draft(row, committed)
+        other = [(token + 1) % VOCAB if token < VOCAB else token for token in rest]
+        return [rest, [*other[:1], *rest[1:]], [*rest[:1], *other[1:2], *rest[2:]]]
+
 
 def session(rows: list[list[int]], on_fail: str = "resync", stop: int | None = None, tokens: int = 4) -> CTCSession:
     bound = HypothesisDrafter(CTCDrafter(on_fail, num_draft_tokens=tokens), rows, TokenCodec(), stop)
@@ -110,7 +116,7 @@ def test_rows_that_keep_failing_draft_less() -> None:
     never = next(token for token in range(VOCAB) if token not in plain[0].tolist())
     _, stats = run(table, session([[never] * 30], tokens=6), 1)
     assert stats.forwards == LENGTH
-    assert list(stats.widths) == [5, 3, 2, 1]  # the last token has no room for a draft
+    assert list(stats.widths) == [7, 3, 2]
 
 
 class Credulous:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmspec.speech.ctc import Posterior
-from mmspec.speech.hypotheses import AcousticHypothesis, Hypothesis, TextHypothesis, make_hypothesis
+from mmspec.speech.guided import make_hypothesis
+from mmspec.speech.hypotheses import AcousticHypothesis, Hypothesis, TextHypothesis
 from mmspec.speech.vocabulary import CharacterVocabulary, TokenizerVocabulary
 from tests.oracles.speech import posterior_of, tiny_tokenizer
 
