@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mmspec.acceptance.block import BlockAcceptance as BlockAcceptance
     from mmspec.acceptance.coupled import CoupledAcceptance as CoupledAcceptance
     from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
+    from mmspec.acceptance.likelihood import LikelihoodAcceptance as LikelihoodAcceptance
     from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
     from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
     from mmspec.core.sampling import SamplingParams as SamplingParams
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
+    from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
+    from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
+    from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
+    from mmspec.speech.tiny_asr import AudioProjector as AudioProjector
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.drafters import DRAFTERS
@@ -40,13 +47,18 @@ if (_checkout / "pyproject.toml").is_file():  # a source tree: image/, speech/, 
 _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
+    "AudioProjector": "mmspec.speech.tiny_asr",
+    "AutoSpeechRecognitionPipeline": "mmspec.pipelines.auto_speech",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "DecodeStats": "mmspec.core.stats",
     "Guarantee": "mmspec.core.verify",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
+    "LogMelFeatureExtractor": "mmspec.speech.log_mel",
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
+    "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
+    "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

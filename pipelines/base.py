@@ -99,7 +99,7 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -233,7 +233,7 @@ class SpecPipeline(DiffusionPipeline):
             session, controller = drafter.session(setup), drafter.controller(costs)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{_short(drafter)}+{_short(request.rule)}"
+            stats.method = f"{short_name(drafter)}+{short_name(request.rule)}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -342,10 +342,12 @@ def _with_shape_limit(compiled: Any) -> Any:
     return forward
 
 
-def _short(component: object) -> str:
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
     return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
 
 
-def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say how to fetch a hub repository."""
     names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
     return {name: kwargs[name] for name in names if name in kwargs}

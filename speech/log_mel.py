@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from diffusers import SchedulerMixin
 from diffusers.configuration_utils import ConfigMixin, register_to_config
 from torch import Tensor
 
@@ -33,7 +34,7 @@ def mel_filters(num_mels: int, n_fft: int, sample_rate: int, f_min: float, f_max
     return torch.minimum(rising, falling).clamp(min=0).float()
 
 
-class LogMelFeatureExtractor(ConfigMixin):
+class LogMelFeatureExtractor(SchedulerMixin, ConfigMixin):
     """Turns mono waveforms into stacked log-mel frames; saved beside the model whose input it makes.
 
     Args:
@@ -49,6 +50,7 @@ class LogMelFeatureExtractor(ConfigMixin):
     """
 
     config_name = "feature_extractor_config.json"
+    has_compatibles = False
 
     @register_to_config
     def __init__(

@@ -8,6 +8,7 @@ ACCEPTANCE_RULES = Registry(
         "block": "mmspec.acceptance.block:BlockAcceptance",
         "coupled": "mmspec.acceptance.coupled:CoupledAcceptance",
         "greedy": "mmspec.acceptance.greedy:GreedyAcceptance",
+        "likelihood": "mmspec.acceptance.likelihood:LikelihoodAcceptance",
         "match": "mmspec.acceptance.match:MatchAcceptance",
         "ratio": "mmspec.acceptance.ratio:RatioAcceptance",
     },
