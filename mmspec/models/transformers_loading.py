@@ -28,7 +28,11 @@ def load_transformers_model(name: str | Path, dtype: torch.dtype = torch.float32
         raise ValueError(f"{name} names no model class of transformers: {config.architectures}.")
     model, info = model_class.from_pretrained(name, dtype=dtype, output_loading_info=True)
     problems = []
-    for key, kind in (("missing_keys", "missing"), ("unexpected_keys", "unexpected"), ("mismatched_keys", "misshapen")):
+    for key, kind in (
+        ("missing_keys", "missing"),
+        ("unexpected_keys", "unexpected"),
+        ("mismatched_keys", "misshapen"),
+    ):
         names = [entry if isinstance(entry, str) else str(entry[0]) for entry in info.get(key) or []]
         problems += [f"{len(names)} {kind}: {list_names(names)}"] if names else []
     if problems:

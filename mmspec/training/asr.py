@@ -57,7 +57,9 @@ class AsrConfig(LoopConfig):
     reader: Path
     ctc: Path
     start_from: Path | None = None
-    batches: BatchConfig = field(default_factory=lambda: BatchConfig(shares=(0.26, 0.12, 0.56, 0.06)))
+    batches: BatchConfig = field(
+        default_factory=lambda: BatchConfig(seconds=45.0, shares=(0.26, 0.1, 0.6, 0.04), synthetic_strength=0.35)
+    )
     written: int = 8
     slips: float = 0.3
     ctc_weight: float = 0.5

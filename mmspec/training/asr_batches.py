@@ -35,6 +35,7 @@ class BatchConfig:
             speech, other languages.
         join: Probability that a row with room left gets another utterance of the same kind.
         augment: Whether features are varied.
+        synthetic_strength: How much synthetic speech is varied, from 0 to 1, against recorded speech.
     """
 
     seconds: float = 60.0
@@ -42,6 +43,7 @@ class BatchConfig:
     shares: tuple[float, float, float, float] = (0.2, 0.06, 0.62, 0.12)
     join: float = 0.6
     augment: bool = True
+    synthetic_strength: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,10 @@ def draw_batch(sources: Sources, config: BatchConfig, seed: int, step: int, stac
     generator = torch.Generator().manual_seed(rng.getrandbits(40))
     features, texts, foreign = [], [], []
     for kind, parts in rows[member]:
-        frames = [
-            _vary(part.frames.float(), rng, generator) if config.augment else part.frames.float() for part in parts
-        ]
+        strength = 0.0 if not config.augment else config.synthetic_strength if kind == 2 else 1.0
+        frames = [vary(part.frames.float(), strength, rng, generator) for part in parts]
         row = join_frames(frames, rng, generator)
-        row = _mask(row, rng) if config.augment else row
+        row = mask(row, strength, rng)
         features.append(row[: len(row) // stack * stack].reshape(-1, stack * row.shape[1]))
         texts.append(" ".join(part.text for part in parts))
         foreign.append(kind == 3)
@@ -208,35 +209,35 @@ def join_frames(parts: Sequence[Tensor], rng: random.Random, generator: torch.Ge
     return torch.cat(pieces)
 
 
-def _vary(frames: Tensor, rng: random.Random, generator: torch.Generator) -> Tensor:
+def vary(frames: Tensor, strength: float, rng: random.Random, generator: torch.Generator) -> Tensor:
     """Other tempo, vocal tract, colour, loudness and background; values stay in [-1, 1]."""
-    if rng.random() < 0.8:
+    if rng.random() < 0.8 * strength:
         bands = frames.shape[1]
-        length = max(4, round(len(frames) * rng.uniform(0.87, 1.15)))
+        length = max(4, round(len(frames) * (1 + strength * rng.uniform(-0.13, 0.15))))
         # the kept part of the frequency axis is stretched or squeezed onto all bands
-        warp = rng.uniform(0.9, 1.1)
-        grid_f = torch.linspace(-1, 1, bands)
-        grid_f = ((grid_f + 1) * warp - 1).clamp(-1, 1)
+        warp = 1 + strength * rng.uniform(-0.1, 0.1)
+        grid_f = (torch.linspace(0, 2, bands) * warp - 1).clamp(-1, 1)
         grid_t = torch.linspace(-1, 1, length)
         grid = torch.stack(torch.broadcast_tensors(grid_f[None, :], grid_t[:, None]), dim=-1)[None]
         frames = F.grid_sample(frames[None, None], grid, align_corners=True, padding_mode="border")[0, 0]
-    tilt = torch.linspace(-1, 1, frames.shape[1]) * rng.uniform(-0.12, 0.12)
-    frames = frames + tilt - rng.choice((0.0, rng.uniform(0, 0.25)))
-    if rng.random() < 0.5:
+    tilt = torch.linspace(-1, 1, frames.shape[1]) * rng.uniform(-0.12, 0.12) * strength
+    frames = frames + tilt - rng.choice((0.0, rng.uniform(0, 0.25))) * strength
+    if rng.random() < 0.5 * strength:
         level = rng.uniform(-1.0, -0.25) + torch.linspace(-1, 1, frames.shape[1]) * rng.uniform(-0.3, 0.3)
         noise = level + 0.15 * torch.randn(frames.shape, generator=generator)
         frames = torch.logaddexp(frames * 6.9, noise * 6.9) / 6.9  # one unit is three decades of power
     return frames.clamp(-1, 1)
 
 
-def _mask(frames: Tensor, rng: random.Random) -> Tensor:
+def mask(frames: Tensor, strength: float, rng: random.Random) -> Tensor:
+    """Two bands and some stretches of time set to silence, their widths in proportion to ``strength``."""
     frames = frames.clone()
     for _ in range(2):
-        width = rng.randint(0, 14)
+        width = rng.randint(0, round(14 * strength))
         low = rng.randint(0, frames.shape[1] - width)
         frames[:, low : low + width] = -1
     for _ in range(max(1, len(frames) // 150)):
-        width = rng.randint(0, 12)
+        width = rng.randint(0, round(12 * strength))
         start = rng.randint(0, max(0, len(frames) - width))
         frames[start : start + width] = -1
     return frames

@@ -133,11 +133,7 @@ def texts_of(config: CorpusConfig) -> Texts:
 
 
 def hold_out(prompts: dict[str, str], count: int, rng: random.Random) -> dict[str, str]:
-    """At least ``count`` sentences of four words or more, with everything that resembles or contains them.
-
-    Only sentences are returned for evaluation, but resembling prompts leave the training too because they are part
-    of the returned group.
-    """
+    """At least ``count`` prompts: sentences of four words or more, and everything that resembles or contains them."""
     names = [name for name, text in prompts.items() if text.count(" ") >= 3]
     rng.shuffle(names)
     chosen: dict[str, str] = {}
@@ -145,13 +141,19 @@ def hold_out(prompts: dict[str, str], count: int, rng: random.Random) -> dict[st
         if len(chosen) >= count:
             break
         if name not in chosen:
-            group = {other: text for other, text in prompts.items() if _alike(prompts[name], text)}
+            group = {other: text for other, text in prompts.items() if alike(prompts[name], text)}
             if len(group) <= 6:
                 chosen |= group
     return chosen
 
 
-def _alike(first: str, second: str) -> bool:
+def unlike(held_out: dict[str, str], prompts: dict[str, str]) -> dict[str, str]:
+    """Those of ``held_out`` that none of ``prompts`` resembles or contains."""
+    return {name: text for name, text in held_out.items() if not any(alike(text, other) for other in prompts.values())}
+
+
+def alike(first: str, second: str) -> bool:
+    """Whether ``second`` contains ``first``, or most of their words are the same in the same order."""
     if f" {first} " in f" {second} ":
         return True
     one, two = first.split(), second.split()

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
-from transformers.models.whisper.english_normalizer import BasicTextNormalizer
 
+from mmspec.bench.wer import error_rates
+from mmspec.pipelines.tiny_asr import TinyASRPipeline
+from mmspec.speech.presets import PRESETS
 from mmspec.speech.tiny_asr import TinyAsrModel
 from mmspec.training.asr_audio import RATE
 from mmspec.training.asr_sets import SETS, Sample, read_set
@@ -20,17 +22,6 @@ Transcriber = Callable[[Sequence[Tensor]], list[str]]
 """Waveforms to texts."""
 
 BATCH = 16
-
-
-def word_error_rate(references: Sequence[str], texts: Sequence[str]) -> float:
-    """Corpus WER of jiwer after Whisper's basic normaliser (Radford et al., 2023): case and punctuation don't count.
-
-    Numbers are words in both, so the English normaliser, which turns them into digits, is not used.
-    """
-    import jiwer
-
-    basic = BasicTextNormalizer()
-    return float(jiwer.wer([basic(text).strip() for text in references], [basic(text).strip() for text in texts]))
 
 
 def ctc_transcriber(model: TinyAsrModel) -> Transcriber:
@@ -57,6 +48,15 @@ def plain_transcriber(model: TinyAsrModel, tokenizer: PreTrainedTokenizerFast) -
                 inputs_embeds=prompt, attention_mask=mask.long(), do_sample=False, max_new_tokens=200
             )
         return [str(text).strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    return transcribe
+
+
+def drafted_transcriber(pipe: TinyASRPipeline, preset: str) -> Transcriber:
+    """Decoding drafted by CTC, as the preset says."""
+
+    def transcribe(waveforms: Sequence[Tensor]) -> list[str]:
+        return pipe([(waveform.numpy(), RATE) for waveform in waveforms], preset=preset).texts
 
     return transcribe
 
@@ -99,18 +99,22 @@ def measure(samples: Sequence[Sample], transcribers: dict[str, Transcriber]) -> 
             for index, text in zip(picked, transcribe([samples[i].waveform for i in picked]), strict=True):
                 texts[index] = text
         result[name] = {
-            "wer": round(word_error_rate(references, texts), 4),
+            "wer": round(error_rates(references, texts)["wer"], 4),
             "rtfx": round(seconds / (time.perf_counter() - start), 2),
             "texts": texts,
         }
     return result
 
 
-def measure_folder(model: Path, sets: Path, pocketsphinx: bool = False) -> dict[str, dict[str, Any]]:
+def transcribers(pipe: TinyASRPipeline, pocketsphinx: bool = False) -> dict[str, Transcriber]:
+    """CTC alone, plain decoding, every drafted preset, and pocketsphinx if wanted."""
+    model = pipe.adapter.model
+    kinds = {"ctc": ctc_transcriber(model), "plain": plain_transcriber(model, pipe.tokenizer)}
+    kinds |= {preset: drafted_transcriber(pipe, preset) for preset in PRESETS}
+    return kinds | ({"pocketsphinx": pocketsphinx_transcriber()} if pocketsphinx else {})
+
+
+def measure_folder(model: Path | str, sets: Path, pocketsphinx: bool = False) -> dict[str, dict[str, Any]]:
     """:func:`measure` a saved recogniser on the sets in a folder."""
-    recogniser = TinyAsrModel.from_pretrained(model)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model / "tokenizer")
-    kinds = {"ctc": ctc_transcriber(recogniser), "plain": plain_transcriber(recogniser, tokenizer)}
-    if pocketsphinx:
-        kinds["pocketsphinx"] = pocketsphinx_transcriber()
+    kinds = transcribers(TinyASRPipeline.from_pretrained(model), pocketsphinx)
     return {name: measure(read_set(sets / name), kinds) for name in SETS}

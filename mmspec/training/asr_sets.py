@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmspec.training import asr_audio
-from mmspec.training.asr_data import VOICES, CorpusConfig, make_voice, texts_of
+from mmspec.training.asr_data import VOICES, CorpusConfig, make_voice, texts_of, unlike
 from mmspec.training.asr_text import normalise, sequence
 
 SETS = ("human", "sequence", "synthetic")
@@ -48,10 +48,10 @@ def sequence_texts(words: Iterable[str], seed: int = 1) -> list[str]:
 
 
 def human_set(config: CorpusConfig) -> list[Sample]:
-    """Held-out recordings of at most ``config.max_seconds``."""
-    root = asr_audio.fetch(config.data)
+    """Held-out recordings of at most ``config.max_seconds`` that no prompt of the training resembles."""
+    root, texts = asr_audio.fetch(config.data), texts_of(config)
     samples = []
-    for name, text in texts_of(config).held_out.items():
+    for name, text in unlike(texts.held_out, texts.prompts).items():
         waveform = asr_audio.decode_g722(asr_audio.recording(root, "en", name))
         if len(waveform) <= config.max_seconds * asr_audio.RATE:
             samples.append(Sample(waveform, text, name, asr_audio.LANGUAGES["en"]))
