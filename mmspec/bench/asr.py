@@ -84,10 +84,14 @@ def read_items(folder: Path, limit: int | None = None) -> list[SpeechItem]:
     items: list[SpeechItem] = []
     for file in lists:
         try:
-            entries = [(entry["file"], entry["text"]) for entry in json.loads(file.read_text())]
-        except (ValueError, KeyError, TypeError) as error:
+            entries = [
+                SpeechItem(file.parent / entry["file"], str(entry["text"]), str(entry.get("set", file.parent.name)))
+                for entry in json.loads(file.read_text())
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} must hold a list of objects with 'file' and 'text': {error!r}.") from error
-        items += [SpeechItem(file.parent / name, str(text), file.parent.name) for name, text in entries[:limit]]
+        for subset in dict.fromkeys(entry.subset for entry in entries):
+            items += [entry for entry in entries if entry.subset == subset][:limit]
     if missing := [item.file for item in items if not item.file.is_file()]:
         raise FileNotFoundError(f"{missing[0]} is listed but does not exist.")
     return items
