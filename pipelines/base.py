@@ -120,7 +120,7 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -276,7 +276,7 @@ class SpecPipeline(DiffusionPipeline):
                 session = GrammarSession(session, grammar)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{type(drafter).__name__.removesuffix('Drafter').lower()}+{request.rule.name}"
+            stats.method = f"{short_name(drafter)}+{request.rule.name}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -392,6 +392,12 @@ def _forget_place(pipe: SpecPipeline) -> None:
             part.register_to_config(_name_or_path="")
 
 
-def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
+    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
+
+
+def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say how to fetch a hub repository."""
     names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
     return {name: kwargs[name] for name in names if name in kwargs}
