@@ -36,8 +36,9 @@ from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, DraftSetup
-from mmspec.models.loading import HUB_OPTIONS, check_weights, local_folder, read_json
+from mmspec.models.loading import check_weights, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
+from mmspec.runner.compiling import compile_static
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
 from mmspec.runner.runner import DecoderModel, Runner
 from mmspec.schedules.base import Schedule
@@ -121,8 +122,7 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            hub = {option: kwargs[option] for option in (*HUB_OPTIONS, "variant") if option in kwargs}
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **hub))
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -216,7 +216,7 @@ class SpecPipeline(DiffusionPipeline):
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
             mode = "reduce-overhead" if self.runner_mode == "cuda-graph" else "default"
-            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
+            cached[id(network)] = compile_static(network, mode)
         return cached[id(network)]
 
     def token_vectors(self) -> TokenVectors | None:
@@ -285,7 +285,7 @@ class SpecPipeline(DiffusionPipeline):
                 session = GrammarSession(session, grammar)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{type(drafter).__name__.removesuffix('Drafter').lower()}+{request.rule.name}"
+            stats.method = f"{short_name(drafter)}+{request.rule.name}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -384,18 +384,19 @@ class SpecPipeline(DiffusionPipeline):
             )
 
 
-def _with_shape_limit(compiled: Any) -> Any:
-    """Let ``compiled`` have a graph per bucket of rows, nodes and slots; torch falls back to eager after eight."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(recompile_limit=128):
-            return compiled(*args, **kwargs)
-
-    return forward
-
-
 def _forget_place(pipe: SpecPipeline) -> None:
     """Drop the folders of this machine that diffusers notes in configurations and would save again."""
     for part in pipe.components.values():
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
+
+
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
+    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
+
+
+def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say how to fetch a hub repository."""
+    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
+    return {name: kwargs[name] for name in names if name in kwargs}

@@ -21,7 +21,7 @@ COUPLED = pytest.mark.parametrize("coupling", COUPLINGS)
 
 
 def target(count: int, scale: float = SCALE) -> TableTarget:
-    return TableTarget(TABLE, LENGTH, count, OTHER, scale)
+    return TableTarget(TABLE, LENGTH, count, None if scale == 1 else OTHER, scale)
 
 
 def run(row_seeds: Tensor, coupling: str, initializer: str, rule: str, window: int = 3) -> Tensor:

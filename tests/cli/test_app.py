@@ -16,6 +16,7 @@ COMMANDS = [
     ("doctor",),
     ("train", "emoji-vq"),
     ("train", "emoji-t2i"),
+    ("train", "spatial-heads"),
     ("convert", "llamagen"),
 ]
 
