@@ -24,7 +24,7 @@ from tests.oracles.toy import TableTarget, enumerate_law, random_table, string_n
 #: header of 1, two rows of 2 codes with row ends, end of frame; ids 0, 1, 2 are codes
 VOCAB, HEADER, ROW_END, END = 6, 5, 3, 4
 SLOTS = [HEADER, None, None, ROW_END, None, None, ROW_END, END]
-LENGTH, ROW, COUNT = len(SLOTS), 3, 20_000
+LENGTH, ROW, COUNT = len(SLOTS), 3, 12_000
 GRAMMAR = Grammar.of_slots(SLOTS, torch.arange(VOCAB) < 3)
 TABLE, OTHER = random_table(VOCAB, LENGTH - 1, 1), random_table(VOCAB, LENGTH - 1, 2)
 #: two rows of 2 codes with row ends, few enough strings to enumerate
