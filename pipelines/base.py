@@ -106,6 +106,9 @@ class SpecPipeline(DiffusionPipeline):
     _optional_components: ClassVar[list[str]] = ["drafter", "acceptance"]
     _callback_tensor_inputs: ClassVar[list[str]] = ["tokens", "lengths"]
 
+    source: str | None = None
+    """What the pipeline was loaded from, where drafters with weights are looked for; never saved."""
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
         """Load a pipeline: an embedded name (``mmspec/emoji-t2i``), a folder, or a hub id.
@@ -136,6 +139,7 @@ class SpecPipeline(DiffusionPipeline):
         for name, component in swaps.items():
             setattr(pipe, name, component)
         _forget_place(pipe)
+        pipe.source = str(pretrained_model_name_or_path)
         return pipe
 
     @classmethod
@@ -387,7 +391,7 @@ def _with_shape_limit(compiled: Any) -> Any:
 
 def _forget_place(pipe: SpecPipeline) -> None:
     """Drop the folders of this machine that diffusers notes in configurations and would save again."""
-    for part in pipe.components.values():
+    for part in (pipe, *pipe.components.values()):
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
 
