@@ -7,6 +7,7 @@ results. What stays on the pipeline is configuration and measured timings, which
 from __future__ import annotations
 
 import inspect
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, DraftSetup
 from mmspec.models.loading import check_weights, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
+from mmspec.runner.compiling import compile_static
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
 from mmspec.runner.runner import DecoderModel, Runner
 from mmspec.schedules.base import Schedule
@@ -156,6 +158,13 @@ class SpecPipeline(DiffusionPipeline):
             if inspect.isclass(component) and issubclass(component, torch.nn.Module):
                 check_weights(folder / name, component)
 
+    def to_json_string(self) -> str:
+        """The configuration as it is saved: without the folder of this machine that the pipeline came from."""
+        content = json.loads(super().to_json_string())
+        if (place := content.get("_name_or_path")) and Path(place).is_dir():
+            del content["_name_or_path"]
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "drafter" and value is not None and not isinstance(value, Drafter):
             raise TypeError(f"`drafter` must be a drafter object such as JacobiDrafter() or None, got {value!r}.")
@@ -211,7 +220,7 @@ class SpecPipeline(DiffusionPipeline):
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
             mode = "reduce-overhead" if self.runner_mode == "cuda-graph" else "default"
-            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
+            cached[id(network)] = compile_static(network, mode)
         return cached[id(network)]
 
     def token_vectors(self) -> TokenVectors | None:
@@ -377,16 +386,6 @@ class SpecPipeline(DiffusionPipeline):
             raise ValueError(
                 f"`callback_on_step_end_tensor_inputs` has {unknown}; legal are {', '.join(self._callback_tensor_inputs)}."
             )
-
-
-def _with_shape_limit(compiled: Any) -> Any:
-    """Let ``compiled`` have a graph per bucket of rows, nodes and slots; torch falls back to eager after eight."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(recompile_limit=128):
-            return compiled(*args, **kwargs)
-
-    return forward
 
 
 def _forget_place(pipe: SpecPipeline) -> None:
