@@ -35,8 +35,8 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
-from mmspec.drafters.base import Drafter, DraftSetup
-from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.drafters.base import Drafter, DraftSetup, short_name
+from mmspec.models.loading import check_weights, download_options, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
 from mmspec.runner.compiling import compile_static
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
@@ -393,14 +393,3 @@ def _forget_place(pipe: SpecPipeline) -> None:
     for part in (pipe, *pipe.components.values()):
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
-
-
-def short_name(component: object) -> str:
-    """Name of a drafter or rule as stats and tables show it."""
-    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
-
-
-def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that say how to fetch a hub repository."""
-    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
-    return {name: kwargs[name] for name in names if name in kwargs}

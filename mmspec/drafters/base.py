@@ -118,3 +118,8 @@ def check_positive(name: str, value: int) -> None:
         raise TypeError(f"`{name}` must be an integer, got {value!r}.")
     if value < 1:
         raise ValueError(f"`{name}` must be at least 1, got {value}.")
+
+
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
+    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
