@@ -241,7 +241,7 @@ class SpecPipeline(DiffusionPipeline):
 
     def estimate(self, request: DecodeRequest, prompt_width: int, vocab_size: int) -> MemoryEstimate:
         """Bytes that ``request`` needs on top of the weights, for prompts of ``prompt_width`` slots."""
-        nodes = request.drafter.max_nodes if request.drafter else 1
+        nodes = request.drafter.nodes_within(request.stopping.max_new_tokens) if request.drafter else 1
         return estimate_memory(
             rows=len(request.seeds),
             branches=request.guidance.branches,
@@ -257,7 +257,7 @@ class SpecPipeline(DiffusionPipeline):
         if request.schedule is not None:
             return open_scheduled(request, self._execution_device, buckets=self.runner_mode != "eager")
         rows, drafter = len(request.seeds), request.drafter
-        nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
+        nodes = drafter.nodes_within(request.stopping.max_new_tokens) if drafter else 1
         device = self._execution_device
         model = request.model(request.network, device)
         remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."

@@ -82,6 +82,10 @@ class Drafter(ABC):
     def max_nodes(self) -> int:
         """Widest draft, root included."""
 
+    def nodes_within(self, budget: int) -> int:
+        """Widest draft for outputs of at most ``budget`` tokens; drafters of trees, which are wide, not deep, override it."""
+        return min(self.max_nodes, budget)
+
     @abstractmethod
     def session(self, setup: DraftSetup) -> DraftSession:
         """Open a decoding session; ValueError if the drafter does not fit the target."""
