@@ -49,6 +49,7 @@ logger = logging.get_logger(__name__)
 _METHODS = ["save_pretrained", "from_pretrained"]
 LOADABLE_CLASSES.setdefault("mmspec", dict.fromkeys(["ModelMixin", "SchedulerMixin", "PreTrainedModel"], _METHODS))
 
+_REMEDY = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
 RUNNER_MODES = ("eager", "compile", "cuda-graph")
 
 
@@ -260,11 +261,9 @@ class SpecPipeline(DiffusionPipeline):
         nodes = drafter.nodes_within(request.stopping.max_new_tokens) if drafter else 1
         device = self._execution_device
         model = request.model(request.network, device)
-        remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
-        check_memory(self.estimate(request, model.prompt.width, model.vocab_size), device, remedy)
-        buckets = self.runner_mode != "eager"
+        check_memory(self.estimate(request, model.prompt.width, model.vocab_size), device, _REMEDY)
         budget = request.stopping.max_new_tokens
-        options: dict[str, Any] = {"buckets": buckets, "grammar": request.grammar}
+        options: dict[str, Any] = {"buckets": self.runner_mode != "eager", "grammar": request.grammar}
         target = Runner(model, request.guidance, budget, nodes, **options)
 
         def draft_target(network: Any) -> Runner:
@@ -277,16 +276,15 @@ class SpecPipeline(DiffusionPipeline):
             step_tv_bound=request.rule.step_tv_bound,
         )  # fmt: skip
         if drafter is not None:
-            grammar = target.grammar
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
                 needs_law=request.rule.needs_law, row_length=request.row_length, row_start=request.row_start,
-                grammar=grammar, prompt_ids=request.prompt_ids, draft_target=draft_target, runner=target,
+                grammar=target.grammar, prompt_ids=request.prompt_ids, draft_target=draft_target, runner=target,
             )  # fmt: skip
             costs = self.costs(request.guidance.branches)
             session, controller = drafter.session(setup), drafter.controller(costs)
-            if grammar is not None:
-                session = GrammarSession(session, grammar)
+            if target.grammar is not None:
+                session = GrammarSession(session, target.grammar)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
             stats.method = f"{short_name(drafter)}+{request.rule.name}"
@@ -306,13 +304,8 @@ class SpecPipeline(DiffusionPipeline):
         rows, budget = len(request.seeds), request.stopping.max_new_tokens
         costs = self.costs(request.guidance.branches)
         widths = [width for width in WIDTHS if width <= min(largest, budget)]
-        target = Runner(
-            request.model(request.network, self._execution_device),
-            request.guidance,
-            budget,
-            widths[-1],
-            buckets=self.runner_mode != "eager",
-        )
+        model = request.model(request.network, self._execution_device)
+        target = Runner(model, request.guidance, budget, widths[-1], buckets=self.runner_mode != "eager")
         device = target.prefill().logits.device
         target.cache.lengths = target.cache.lengths + budget // 2
         for width in widths:
