@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mmspec.acceptance.fuzzy import FuzzyAcceptance as FuzzyAcceptance
     from mmspec.acceptance.greedy import GreedyAcceptance as GreedyAcceptance
     from mmspec.acceptance.kseq import KSeqAcceptance as KSeqAcceptance
+    from mmspec.acceptance.likelihood import LikelihoodAcceptance as LikelihoodAcceptance
     from mmspec.acceptance.match import MatchAcceptance as MatchAcceptance
     from mmspec.acceptance.ratio import RatioAcceptance as RatioAcceptance
     from mmspec.acceptance.recursive import RecursiveAcceptance as RecursiveAcceptance
@@ -35,12 +36,18 @@ if TYPE_CHECKING:
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
+    from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
     from mmspec.pipelines.chameleon import ChameleonPipeline as ChameleonPipeline
     from mmspec.pipelines.emu3 import Emu3Pipeline as Emu3Pipeline
     from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
+    from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
+    from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
+    from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
+    from mmspec.speech.tiny_asr import AudioProjector as AudioProjector
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.drafters import DRAFTERS
@@ -59,6 +66,8 @@ _EXPORTS = {
     **DRAFTERS.exports(),
     **SCHEDULES.exports(),
     "AutoImagePipeline": "mmspec.pipelines.auto",
+    "AudioProjector": "mmspec.speech.tiny_asr",
+    "AutoSpeechRecognitionPipeline": "mmspec.pipelines.auto_speech",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
@@ -67,8 +76,11 @@ _EXPORTS = {
     "JanusPipeline": "mmspec.pipelines.janus",
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
+    "LogMelFeatureExtractor": "mmspec.speech.log_mel",
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
+    "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
+    "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

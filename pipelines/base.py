@@ -7,6 +7,7 @@ results. What stays on the pipeline is configuration and measured timings, which
 from __future__ import annotations
 
 import inspect
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +35,10 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
-from mmspec.drafters.base import Drafter, DraftSetup
-from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.drafters.base import Drafter, DraftSetup, short_name
+from mmspec.models.loading import check_weights, download_options, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
+from mmspec.runner.compiling import compile_static
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
 from mmspec.runner.runner import DecoderModel, Runner
 from mmspec.schedules.base import Schedule
@@ -106,6 +108,9 @@ class SpecPipeline(DiffusionPipeline):
     _optional_components: ClassVar[list[str]] = ["drafter", "acceptance"]
     _callback_tensor_inputs: ClassVar[list[str]] = ["tokens", "lengths"]
 
+    source: str | None = None
+    """What the pipeline was loaded from, where drafters with weights are looked for; never saved."""
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
         """Load a pipeline: an embedded name (``mmspec/emoji-t2i``), a folder, or a hub id.
@@ -120,7 +125,7 @@ class SpecPipeline(DiffusionPipeline):
         """
         folder = local_folder(pretrained_model_name_or_path)
         if folder is None:
-            folder = Path(cls.download(str(pretrained_model_name_or_path), **_download_options(kwargs)))
+            folder = Path(cls.download(str(pretrained_model_name_or_path), **download_options(kwargs)))
         index = read_json(folder / "model_index.json")
         pipeline_class = getattr(mmspec, index.get("_class_name", ""), None)
         if not (inspect.isclass(pipeline_class) and issubclass(pipeline_class, cls)):
@@ -136,6 +141,7 @@ class SpecPipeline(DiffusionPipeline):
         for name, component in swaps.items():
             setattr(pipe, name, component)
         _forget_place(pipe)
+        pipe.source = str(pretrained_model_name_or_path)
         return pipe
 
     @classmethod
@@ -151,6 +157,13 @@ class SpecPipeline(DiffusionPipeline):
                 raise ValueError(f"{folder} wants {entry[0]}.{entry[1]} for `{name}`, which does not exist here.")
             if inspect.isclass(component) and issubclass(component, torch.nn.Module):
                 check_weights(folder / name, component)
+
+    def to_json_string(self) -> str:
+        """The configuration as it is saved: without the folder of this machine that the pipeline came from."""
+        content = json.loads(super().to_json_string())
+        if (place := content.get("_name_or_path")) and Path(place).is_dir():
+            del content["_name_or_path"]
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "drafter" and value is not None and not isinstance(value, Drafter):
@@ -207,7 +220,7 @@ class SpecPipeline(DiffusionPipeline):
         cached = self.__dict__.setdefault("_compiled", {})
         if id(network) not in cached:
             mode = "reduce-overhead" if self.runner_mode == "cuda-graph" else "default"
-            cached[id(network)] = _with_shape_limit(torch.compile(network, dynamic=False, mode=mode))
+            cached[id(network)] = compile_static(network, mode)
         return cached[id(network)]
 
     def token_vectors(self) -> TokenVectors | None:
@@ -228,7 +241,7 @@ class SpecPipeline(DiffusionPipeline):
 
     def estimate(self, request: DecodeRequest, prompt_width: int, vocab_size: int) -> MemoryEstimate:
         """Bytes that ``request`` needs on top of the weights, for prompts of ``prompt_width`` slots."""
-        nodes = request.drafter.max_nodes if request.drafter else 1
+        nodes = request.drafter.nodes_within(request.stopping.max_new_tokens) if request.drafter else 1
         return estimate_memory(
             rows=len(request.seeds),
             branches=request.guidance.branches,
@@ -244,7 +257,7 @@ class SpecPipeline(DiffusionPipeline):
         if request.schedule is not None:
             return open_scheduled(request, self._execution_device, buckets=self.runner_mode != "eager")
         rows, drafter = len(request.seeds), request.drafter
-        nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
+        nodes = drafter.nodes_within(request.stopping.max_new_tokens) if drafter else 1
         device = self._execution_device
         model = request.model(request.network, device)
         remedy = "Use a smaller `micro_batch_size`, a smaller drafter window, or a lower dtype."
@@ -276,7 +289,7 @@ class SpecPipeline(DiffusionPipeline):
                 session = GrammarSession(session, grammar)
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
-            stats.method = f"{type(drafter).__name__.removesuffix('Drafter').lower()}+{request.rule.name}"
+            stats.method = f"{short_name(drafter)}+{request.rule.name}"
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
             target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
@@ -375,23 +388,8 @@ class SpecPipeline(DiffusionPipeline):
             )
 
 
-def _with_shape_limit(compiled: Any) -> Any:
-    """Let ``compiled`` have a graph per bucket of rows, nodes and slots; torch falls back to eager after eight."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(recompile_limit=128):
-            return compiled(*args, **kwargs)
-
-    return forward
-
-
 def _forget_place(pipe: SpecPipeline) -> None:
     """Drop the folders of this machine that diffusers notes in configurations and would save again."""
-    for part in pipe.components.values():
+    for part in (pipe, *pipe.components.values()):
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
-
-
-def _download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
-    return {name: kwargs[name] for name in names if name in kwargs}

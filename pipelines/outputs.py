@@ -20,7 +20,7 @@ class ImageOutput(ImagePipelineOutput):
     Attributes:
         images: PIL images, an array (B, h, w, 3) in [0, 1], a tensor (B, 3, h, w) in [0, 1], or tokens, by
             ``output_type``.
-        tokens: Image tokens (B, N) on the CPU.
+        tokens: Image tokens (B, N) on the CPU, structural ones included, as the model itself numbers them.
         stats: Forwards, seconds, guarantee and seeds of the call.
     """
 

@@ -14,6 +14,7 @@ ACCEPTANCE_RULES = Registry(
         "grouped": "mmspec.image.grouped:GroupedAcceptance",
         "kseq": "mmspec.acceptance.kseq:KSeqAcceptance",
         "lantern": "mmspec.image.lantern:LanternAcceptance",
+        "likelihood": "mmspec.acceptance.likelihood:LikelihoodAcceptance",
         "match": "mmspec.acceptance.match:MatchAcceptance",
         "ratio": "mmspec.acceptance.ratio:RatioAcceptance",
         "recursive": "mmspec.acceptance.recursive:RecursiveAcceptance",

@@ -32,15 +32,18 @@ _OTHER_SEEDS = 1 << 20
 
 @dataclass(frozen=True)
 class ImageItem:
-    """Pictures that are decoded together."""
+    """Pictures that are decoded together; ``None`` is what the checkpoint recommends."""
 
     prompts: tuple[str, ...]
     seeds: tuple[int, ...]
+    temperature: float | None = None
+    top_k: int | None = None
 
     @property
     def solo(self) -> list[ImageItem]:
         """Every picture as an item of its own."""
-        return [ImageItem((p,), (s,)) for p, s in zip(self.prompts, self.seeds, strict=True)]
+        pairs = zip(self.prompts, self.seeds, strict=True)
+        return [replace(self, prompts=(prompt,), seeds=(seed,)) for prompt, seed in pairs]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class ImageBench:
         items: Number of pictures, at least 1.
         batch_size: Pictures decoded together.
         seed: Seed of the first picture.
+        temperature, top_k: How tokens are drawn; ``None`` is what the checkpoint recommends.
         check_solo: Also compare every row of a batch with the row decoded alone.
         memory: Measure peak memory.
         overhead: Measure the time outside the forwards at the size of GPT-B, for methods that need no weights.
@@ -68,6 +72,8 @@ class ImageBench:
     items: int = 32
     batch_size: int = 1
     seed: int = 0
+    temperature: float | None = None
+    top_k: int | None = None
     check_solo: bool = False
     memory: bool = True
     overhead: bool = False
@@ -80,7 +86,8 @@ class ImageBench:
         """The items, ``batch_size`` pictures each."""
         pairs = [(self.prompts[i % len(self.prompts)], self.seed + i) for i in range(self.items)]
         cuts = range(0, self.items, self.batch_size)
-        return [ImageItem(*zip(*pairs[start : start + self.batch_size], strict=True)) for start in cuts]
+        parts = [tuple(zip(*pairs[start : start + self.batch_size], strict=True)) for start in cuts]
+        return [ImageItem(prompts, seeds, self.temperature, self.top_k) for prompts, seeds in parts]
 
 
 def read_prompts(folder: Path) -> list[str]:
@@ -103,7 +110,10 @@ def read_prompts(folder: Path) -> list[str]:
 
 def decode(pipe: Any, built: BuiltMethod, item: ImageItem) -> Sample:
     """Decode one item by one method."""
-    call = partial(pipe, list(item.prompts), seed=list(item.seeds), output_type="tokens")
+    call = partial(
+        pipe, list(item.prompts), seed=list(item.seeds), temperature=item.temperature, top_k=item.top_k,
+        output_type="tokens",
+    )  # fmt: skip
     output = built.run(pipe, call)
     return Sample(output.tokens, output.stats)
 
@@ -208,6 +218,8 @@ def _mean(first: ForwardTimes, second: ForwardTimes) -> ForwardTimes:
 
 def _settings(pipe: Any, bench: ImageBench, outcomes: dict[str, Outcome], times: ForwardTimes) -> dict[str, Any]:
     sampling = {name: getattr(pipe.config, name) for name in ("guidance_scale", "temperature", "top_k", "top_p")}
+    asked = {"temperature": bench.temperature, "top_k": bench.top_k}
+    sampling.update({name: value for name, value in asked.items() if value is not None})
     settings: dict[str, Any] = {
         "model": bench.model,
         "items": bench.items,

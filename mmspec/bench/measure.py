@@ -84,7 +84,9 @@ def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> tuple[float, f
     first = target.prefill().logits
     tokens = tokens.to(first.device)
     rest = target.verify(Draft(tokens[:, : total - 1], DraftLaw.DETERMINISTIC), 1).logits
-    sampling = SamplingParams(pipe.config.temperature, pipe.config.top_k, pipe.config.top_p)
+    temperature = pipe.config.temperature if item.temperature is None else item.temperature
+    top_k = pipe.config.top_k if item.top_k is None else item.top_k
+    sampling = SamplingParams(temperature, top_k, pipe.config.top_p)
     logits = torch.cat([first, rest], dim=1)
     laws = (process(logits, params).log_softmax(-1) for params in (sampling, SamplingParams(sampling.temperature)))
     truncated, full = (float(-law.gather(-1, tokens[..., None]).mean()) / math.log(2) for law in laws)

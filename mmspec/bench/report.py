@@ -108,23 +108,28 @@ class BenchReport:
         table.add_column("method")
         columns = (
             "guarantee", "equal", "forwards", "forwards ratio", "tokens/forward", "wall ratio", "of the limit",
-            "in model", "memory", "bits/token",
+            "in model", "memory",
         )  # fmt: skip
-        for column in columns:
+        shown = {name: head for name, head in _QUALITY.items() if any(name in m.quality for m in self.methods)}
+        for column in (*columns, *shown.values()):
             table.add_column(column, justify="right")
         for method in self.methods:
-            table.add_row(*_cells(method))
+            known = [method.quality.get(name) for name in shown]
+            table.add_row(*_cells(method), *("-" if value is None else f"{value:.3f}" for value in known))
         return table
+
+
+#: figures of quality that the table shows, with their headings
+_QUALITY = {"bits_per_token": "bits/token", "wer": "WER", "rtfx": "RTFx", "forwards_per_utterance": "forwards/item"}
 
 
 def _cells(method: MethodFigures) -> list[str]:
     equal = {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}[method.tokens_equal]
     memory = "-" if method.peak_memory_ratio is None else f"{method.peak_memory_ratio:.2f}"
-    bits = method.quality.get("bits_per_token")
     return [
         method.name + (" *" if method.default else ""), method.guarantee, equal, str(method.forwards),
         f"{method.forwards_ratio:.2f}", f"{method.tokens_per_forward:.2f}", f"{method.wall_ratio:.2f}",
-        f"{method.limit_fraction:.0%}", f"{method.model_share:.0%}", memory, "-" if bits is None else f"{bits:.3f}",
+        f"{method.limit_fraction:.0%}", f"{method.model_share:.0%}", memory,
     ]  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
-from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, prompts_of
+from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, load_recogniser, prompts_of, samples_of
 from mmspec.cli.output import complain, progress, say, show, tell_files
+from mmspec.cli.transcribe import DEFAULT_SPEECH_MODEL
 
 app = typer.Typer(help="Measure methods against plain decoding of the same loop.", no_args_is_help=True)
 
@@ -44,6 +45,12 @@ def image(
     ] = None,
     prompt: options.OwnPrompts = None,
     seed: options.FixedSeed = 0,
+    temperature: Annotated[
+        float | None, typer.Option(help="Default: what the checkpoint recommends, or 1 with --suite methods.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="As for --temperature; 0, which keeps all, with the suite.")
+    ] = None,
     device: options.Device = "auto",
     dtype: options.DType = "auto",
 ) -> None:
@@ -58,6 +65,8 @@ def image(
     from mmspec.bench.methods import choose_methods
 
     suite = "quick" if quick else suite
+    if suite == "methods":  # couplings and relaxation are about chance: compare them where the law is the model's own
+        temperature, top_k = 1.0 if temperature is None else temperature, 0 if top_k is None else top_k
     methods = choose_methods(method, suite)
     if out is not None:
         json_file, plot = json_file or out / "image.json", plot or out / "image.png"
@@ -66,11 +75,62 @@ def image(
     count = items if items is not None else 3 if quick else 32
     bench = ImageBench(
         model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
-        check_solo=check_solo, memory=suite != "methods" if memory is None else memory, overhead=suite == "methods",
+        temperature=temperature, top_k=top_k, check_solo=check_solo, overhead=suite == "methods",
+        memory=suite != "methods" if memory is None else memory,
     )  # fmt: skip
     pipe = load_pipeline(model, device, dtype)
     with progress("items", len(bench.groups())) as on_item:
         report = run_image_bench(pipe, bench, on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("asr")
+def asr(
+    model: options.Model = DEFAULT_SPEECH_MODEL,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of recordings with transcripts.json; default: those that come with the model."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Recordings of each set; default all, or 4 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Four methods and few recordings, under a minute.")] = False,
+    pair: Annotated[
+        bool, typer.Option("--pair/--no-pair", help="Also bench an encoder-decoder pair beside transformers.")
+    ] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for asr.json and asr.png.")] = None,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench speech recognition: word errors, forwards of the language model, decisions, speed.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's text returned another.
+
+    [bold]Example[/]: mmspec bench asr --method exact --method balanced --json asr.json
+    """
+    from mmspec.bench.asr import SpeechBench, read_items, run_speech_bench
+    from mmspec.bench.speech_methods import choose_speech_methods
+
+    methods = choose_speech_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "asr.json", plot or out / "asr.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    recordings = read_items(data or samples_of(model), items if items is not None else 4 if quick else None)
+    pipe = load_recogniser(model, device, dtype)
+    bench = SpeechBench(model, methods, recordings)
+    if pair:
+        from mmspec.bench.whisper_pair import bench_pair, random_pair
+
+        bench.extra = bench_pair(*random_pair(), [item.file for item in recordings[:8]])
+    with progress("recordings", len(recordings)) as on_item:
+        report = run_speech_bench(pipe, bench, on_item)
     show(report.table())
     say("* what the checkpoint recommends")
     _finish(report, json_file, plot)

@@ -28,6 +28,22 @@ def load_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     return pipe
 
 
+def load_recogniser(model: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """Load the recogniser ``model`` onto ``device``: an embedded or saved pipeline, or a speech model of transformers."""
+    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
+    from transformers.utils.logging import disable_progress_bar as quiet_transformers
+
+    from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline
+    from mmspec.runner.device import pick_device, pick_dtype
+
+    quiet_diffusers()
+    quiet_transformers()
+    place = pick_device(device)
+    pipe = AutoSpeechRecognitionPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def set_method(
     pipe: Any, drafter: str | None, acceptance: str | None, assignments: Sequence[str], schedule: str | None = None
 ) -> None:
@@ -47,7 +63,7 @@ def set_method(
     for kind, name in zip(KINDS, (drafter, acceptance, schedule), strict=True):
         if name is not None or settings[kind]:
             saved = getattr(pipe, kind, None)
-            setattr(pipe, kind, build_component(kind, name, settings[kind], saved, pipe.name_or_path))
+            setattr(pipe, kind, build_component(kind, name, settings[kind], saved, pipe.source))
     pipe.to(pipe.device)  # a new drafter may have weights
 
 
@@ -64,3 +80,17 @@ def prompts_of(model: str, given: Sequence[str] | None = None) -> list[str]:
         return list(given)
     folder = local_folder(model)
     return read_prompts(Path(folder) if folder else Path(model))
+
+
+def samples_of(model: str) -> Path:
+    """Folder of the recordings that come with a recogniser.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    from mmspec.models.loading import local_folder
+
+    folder = Path(model) if Path(model).is_dir() else local_folder(model)
+    if folder is None or not (folder / "samples").is_dir():
+        raise ValueError(f"{model} comes without recordings; give a folder of them with --data.")
+    return folder / "samples"

@@ -17,11 +17,16 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One finished round as controllers see it: nodes verified, emitted tokens of each active row, model seconds."""
+    """One finished round as controllers see it.
+
+    ``width`` nodes were verified, which took the model ``seconds``; ``emitted`` are the tokens of each active row;
+    making the draft took ``drafting`` seconds before.
+    """
 
     width: int
     emitted: list[int]
     seconds: float
+    drafting: float = 0.0
 
 
 class Controller(Protocol):
@@ -92,7 +97,7 @@ class CostCurve:
 
 @dataclass
 class CostAwareController:
-    """Take the width with the most tokens per second, from measured costs and measured acceptance.
+    """Take the width with the most tokens per second, from measured costs, of drafting too, and measured acceptance.
 
     The expected tokens of a forward start from ``prior``, the curve that was measured when the checkpoint was made;
     its gain over 1 is scaled by what all rounds so far brought, and at each width mixed with what that very width
@@ -116,6 +121,7 @@ class CostAwareController:
     trials: float = 0.015
     _emitted: dict[int, float] = field(init=False)
     _rounds: dict[int, int] = field(init=False)
+    _drafting: CostCurve = field(init=False)
     _elapsed: float = 0.0
     _lost: float = 0.0
     _wider: bool = False
@@ -124,6 +130,7 @@ class CostAwareController:
         widths = [w for w in WIDTHS if w <= self.largest]
         self._emitted = dict.fromkeys(widths, 0.0)
         self._rounds = dict.fromkeys(widths, 0)
+        self._drafting = CostCurve()
 
     def expected(self, width: int) -> float:
         """Expected tokens per row of a forward at ``width``."""
@@ -136,7 +143,14 @@ class CostAwareController:
     def rate(self, width: int, rows: int) -> float:
         """Expected tokens per second and row at ``width``; 0 while its cost is unknown."""
         cost = self.costs.get(rows, width)
-        return 0.0 if cost is None else self.expected(width) / (cost + self.overhead)
+        return 0.0 if cost is None else self.expected(width) / (cost + self.drafting(width, rows) + self.overhead)
+
+    def drafting(self, width: int, rows: int) -> float:
+        """Seconds that drafting ``width`` nodes takes; where that was never measured, those of the nearest width."""
+        known = [w for _, w in self._drafting.seconds if w > 1]
+        if width == 1 or not known:
+            return 0.0
+        return self._drafting.get(rows, min(known, key=lambda w: abs(w - width))) or 0.0
 
     def plan(self, limit: int, rows: int) -> int:
         legal = [w for w in self._rounds if w <= limit]
@@ -156,7 +170,8 @@ class CostAwareController:
 
     def observe(self, report: RoundReport) -> None:
         self.costs.add(len(report.emitted), report.width, report.seconds)
-        self._elapsed += report.seconds + self.overhead
+        self._drafting.add(len(report.emitted), report.width, report.drafting)
+        self._elapsed += report.seconds + report.drafting + self.overhead
         if report.width in self._rounds:
             self._emitted[report.width] += sum(report.emitted) / len(report.emitted)
             self._rounds[report.width] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -30,6 +30,15 @@ class DraftSession(Protocol):
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows listed in ``rows``."""
+        ...
+
+
+@runtime_checkable
+class PromptDraftSession(Protocol):
+    """A session that drafts from the prompt alone, so that prefill and first verification are one forward."""
+
+    def propose_first(self, context: RoundContext, width: int) -> Draft:
+        """Draft a chain of at most ``width`` nodes; its root stands for the last prompt token and is not read."""
         ...
 
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from mmspec.core.controllers import Controller, RoundReport
-from mmspec.core.draft import Draft
-from mmspec.core.drafting import DraftSession
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.drafting import DraftSession, PromptDraftSession
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams, draw, process
 from mmspec.core.stats import DecodeStats, RowStats
 from mmspec.core.stopping import FinishReason, Stopping
-from mmspec.core.target import Target
+from mmspec.core.target import Target, TargetOutput
 from mmspec.core.timing import DeviceTimer
 from mmspec.core.verify import AcceptanceRule, RoundContext, Verdict
 
@@ -87,41 +87,56 @@ class SpeculativeDecoder:
             self.stats.rows[row].finish_reason = FinishReason.INTERRUPTED.name.lower()
 
     def _prefill(self) -> None:
+        """Run the prompts for the first token, or, where the drafter reads the prompt alone, verify a draft at once."""
+        self.context = context = self._open()
+        draft, drafting = Draft(context.root[:, None], DraftLaw.DETERMINISTIC), False
+        if isinstance(self.drafter, PromptDraftSession):
+            drafting = True
+            with self.stats.timed("draft"):
+                draft = self._within_budget(self.drafter.propose_first(context, self.stopping.max_new_tokens))
         with self.stats.timed("model"):
-            output = self.target.prefill()
+            output = self.target.prefill(draft) if drafting else self.target.prefill()
         self.stats.forwards += 1
-        device = output.logits.device
-        num_rows = len(output.logits)
-        scores = process(output.logits[:, 0], self.sampling)
-        zeros = torch.zeros(num_rows, dtype=torch.long, device=device)
-        first = (
-            draw(scores, self.noise.target(zeros, 1, 0, 0)[:, 0]) if not self.sampling.greedy else scores.argmax(-1)
-        )
+        verdict = self.rule(draft, output.logits, context) if drafting else self._first_token(output)
+        kept, reason = self.stopping.truncate(verdict.tokens, verdict.num_accepted + 1, context.generated)
+        if drafting:
+            self.target.commit(verdict, kept)
+        context.rounds = context.rounds if drafting else context.rounds - 1  # a round is a verification
+        self._append(verdict, kept)
+        if not drafting:
+            context.lowest = context.highest = 1
+        self.drafter.start(context, output)
+        self.stats.rows = [RowStats(rounds=0 if drafting else -1) for _ in self._alive]
+        self._tally(torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft, kept)]).tolist(), verdict)
 
-        self.tokens = torch.zeros(num_rows, self.stopping.max_new_tokens, dtype=torch.long, device=device)
-        self.tokens[:, 0] = first
+    def _open(self) -> RoundContext:
+        zeros = torch.zeros_like(self.noise.seeds)
+        self.tokens = zeros.new_zeros(len(zeros), self.stopping.max_new_tokens)
         self._open_buffer(self.tokens)
-        self.lengths = [1] * num_rows
-        self.stats.rows = [RowStats(tokens=1) for _ in range(num_rows)]
-        _, reason = self.stopping.truncate(first[:, None], zeros + 1, zeros)
-        self.context = RoundContext(
-            tokens=self._buffer[:, :-1], generated=zeros + 1, rounds=zeros.clone(), root=first,
-            noise=self.noise, sampling=self.sampling, lowest=1, highest=1, regret=zeros.float(),
+        # lengths, and the original numbers of the rows that are still decoded
+        self.lengths, self._alive = [0] * len(zeros), list(range(len(zeros)))
+        return RoundContext(
+            tokens=self._buffer[:, :-1], generated=zeros, rounds=zeros, root=zeros, noise=self.noise,
+            sampling=self.sampling, lowest=0, highest=0, stop_tokens=tuple(self.stopping.stop_tokens),
+            regret=zeros.float(),
         )  # fmt: skip
-        self._alive = list(range(num_rows))  # original numbers of the rows that are still decoded
-        self.drafter.start(self.context, output)
-        for row, code in enumerate(reason.tolist()):
-            if code:
-                self.stats.rows[row].finish_reason = FinishReason(code).name.lower()
-        self._drop([place for place, code in enumerate(reason.tolist()) if not code])
+
+    def _first_token(self, output: TargetOutput) -> Verdict:
+        zeros, logits = self.context.generated, output.logits[:, 0]
+        if self.sampling.greedy:
+            return Verdict(zeros, logits.argmax(-1), logits.argmax(-1)[:, None])
+        first = draw(process(logits, self.sampling), self.noise.target(zeros, 1, 0, 0)[:, 0])
+        return Verdict(zeros, first, first[:, None])
 
     def _round(self) -> None:
         context, stats = self.context, self.stats
         limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
+        drafting, timer = DeviceTimer(context.tokens.device), DeviceTimer(context.tokens.device)
         with stats.timed("draft"):
             planned = self.controller.plan(limit, len(self._alive))
+            drafting.start()
             draft = self._within_budget(self.drafter.propose(context, planned))
-        timer = DeviceTimer(context.tokens.device)
+            drafting.stop()
         timer.start()
         output = self.target.verify(draft, context.highest)
         timer.stop()
@@ -140,7 +155,9 @@ class SpeculativeDecoder:
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft, kept)]).tolist()
             stats.seconds["model"] += timer.seconds()
-            self._count(draft.num_nodes, numbers, timer.seconds(), verdict)
+            stats.widths[draft.num_nodes] = stats.widths.get(draft.num_nodes, 0) + 1
+            self.controller.observe(RoundReport(draft.num_nodes, numbers[1], timer.seconds(), drafting.seconds()))
+            self._tally(numbers, verdict)
 
     def _within_budget(self, draft: Draft) -> Draft:
         """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""
@@ -169,13 +186,13 @@ class SpeculativeDecoder:
         if verdict.regret is not None and context.regret is not None:
             context.regret = context.regret + verdict.regret
 
-    def _count(self, width: int, numbers: list[list[int]], seconds: float, verdict: Verdict) -> None:
+    def _tally(self, numbers: list[list[int]], verdict: Verdict) -> None:
+        """Count a forward by the accepted, kept, ended and drafted ``numbers`` of each row, and drop rows that ended."""
         accepted, kept, reason, drafted = numbers
         for place, row in enumerate(self._alive):
             room = self.stopping.max_new_tokens - self.lengths[row]
             self.stats.add_round(row, min(drafted[place], room), accepted[place], kept[place], reason[place])
             self.lengths[row] += kept[place]
-        self.stats.widths[width] = self.stats.widths.get(width, 0) + 1
         self.stats.draft_forwards = self.drafter.forwards
         if verdict.step_tv is not None:
             spent = verdict.step_tv.tolist()
@@ -184,7 +201,6 @@ class SpeculativeDecoder:
             for row, regret in zip(self._alive, verdict.regret.tolist(), strict=True):
                 self.stats.rows[row].regret += regret
         self._write_back()
-        self.controller.observe(RoundReport(width, kept, seconds))
         self._drop([place for place, code in enumerate(reason) if not code])
 
     def _drop(self, running: list[int]) -> None:

@@ -29,8 +29,12 @@ class Target(Protocol):
 
     vocab_size: int
 
-    def prefill(self) -> TargetOutput:
-        """Run the prompts; the logits (B, 1, V) are of the first new token."""
+    def prefill(self, draft: Draft | None = None) -> TargetOutput:
+        """Run the prompts; the logits (B, 1, V) are of the first new token.
+
+        With a ``draft``, a chain whose root is each prompt's last token, its nodes follow the prompts in the same
+        forward and the logits are (B, N, V), as of :meth:`verify`; :meth:`commit` comes next.
+        """
         ...
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:

@@ -42,6 +42,7 @@ class RoundContext:
 
     ``generated`` (B,) counts the tokens of each row so far; it is also the order index of the token that follows the
     root. ``lowest`` and ``highest`` are its extremes over the active rows, known on the host without a synchronisation.
+    ``stop_tokens`` end a row.
     """
 
     tokens: Tensor  # (B, M) committed new tokens, zero beyond `generated`
@@ -53,6 +54,7 @@ class RoundContext:
     lowest: int
     highest: int
     regret: Tensor | None = None  # (B,) what a rule with a budget has spent so far, see `Verdict.regret`
+    stop_tokens: tuple[int, ...] = ()
 
     def target_noise(self, count: int) -> Tensor:
         """Gumbel noise (B, count, V) of the next ``count`` order indices of each row."""

@@ -8,12 +8,14 @@ step. Where the target is guided, so is the drafter: both branches run, and thei
     coupled    most likely winners of the target's own race             match rules; a chain also ratio rules, with
                (its noise is known, so the draw can be guessed)         noise of its own
     top-k      most likely tokens, as in EAGLE-2                        match rules
-    sampled    draws from the drafter's law, reported as ``log_q``      ratio rules: a chain, or a static tree
+    sampled    draws from the drafter's law, reported as ``log_q``      ratio rules for chains, recursive rejection
+                                                                        for trees
 
     tree       shape
     chain      one child a node
     static     fixed paths of ranks, best measured beforehand (Medusa, EAGLE, LANTERN++)
-    dynamic    grown best-first by the drafter's own probabilities (EAGLE-2)
+    dynamic    grown best-first by the drafter's own probabilities (EAGLE-2); where it is sampled, by stochastic beam
+               search, which does not look at the tokens (Kool et al., 2019)
 
 Symbols: R model rows, N pairs, D hidden size, V vocabulary, P head size.
 """
@@ -72,7 +74,7 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         beam: Nodes of a level that are expanded, for dynamic trees.
         branching: Children of an expanded node, for dynamic trees.
         choices: Paths of a static tree, best first; ``None`` is :data:`CHOICES`.
-        replacement: Whether siblings of a sampled tree are drawn independently, twins included.
+        replacement: Whether siblings of a sampled static tree are drawn independently, twins included.
         calibration: For each mode and depth, what to divide scores by before they are read as probabilities; the last
             depth goes on, a mode that is missing divides by 1.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
@@ -116,6 +118,8 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
             check_positive(name, getattr(self.config, name))
         check_controller(controller)
         _check_shape(mode, tree, choices, calibration)
+        if replacement and tree == "dynamic":
+            raise ValueError("`replacement` needs `tree` 'static'; the siblings of a sampled beam are all different.")
         if hidden_size % num_heads:
             raise ValueError(f"`hidden_size` ({hidden_size}) must be a multiple of `num_heads` ({num_heads}).")
         self.mask_padding = mask_padding
@@ -182,8 +186,21 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         return CHOICES if self.config.choices is None else self.config.choices
 
     @property
+    def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
+        """Most children of a node."""
+        if self.config.tree == "chain":
+            return 1
+        if self.config.tree == "dynamic":
+            return self.config.branching
+        parents = [tuple(path[:-1]) for path in self.choices]
+        return max(parents.count(parent) for parent in parents)
+
+    @property
     def max_nodes(self) -> int:
         return self.config.num_nodes
+
+    def nodes_within(self, budget: int) -> int:
+        return self.max_nodes
 
     def controller(self, costs: CostCurve) -> Controller:
         if self.config.controller == "fixed":
@@ -248,11 +265,6 @@ def _check_shape(
     for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
         if value not in legal:
             raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
-    if mode == "sampled" and tree == "dynamic":
-        raise ValueError(
-            "`mode` 'sampled' with `tree` 'dynamic' would choose nodes by the tokens drawn, which biases ratio rules; "
-            "use `tree` 'static' or 'chain', or `mode` 'coupled'."
-        )
     if choices is not None:
         static_tree(choices)
     for name, scales in (calibration or {}).items():

@@ -18,6 +18,7 @@ from mmspec.core.target import TargetOutput
 from mmspec.core.trees import Candidates, StaticTree, select_best, static_tree, top_children
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
+from mmspec.drafters.siblings import grow_beam, root_beam
 from mmspec.runner.features import FeatureRunner
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class FeatureSession:
             draft = self._static(context, states, logits, static_tree(self.choices, nodes))
         elif self.config.tree == "chain":
             draft = self._chain(context, states, logits, min(nodes - 1, room))
+        elif self.mode == "sampled":
+            draft = self._sampled_beam(context, states, logits, nodes, min(room, self.config.depth))
         else:
             draft = self._dynamic(context, states, logits, nodes, min(nodes - 1, room, self.config.depth))
         self.forwards = self.runner.forwards
@@ -124,6 +127,34 @@ class FeatureSession:
         drafted, parent, valid = select_best(candidates, nodes)
         return Draft(drafted, self.law, parent=parent, valid=valid)
 
+    def _sampled_beam(self, context: RoundContext, states: Tensor, logits: Tensor, nodes: int, length: int) -> Draft:
+        """Stochastic beam search: whether a node is kept does not depend on which token it turned out to be."""
+        width = min(self.config.beam, nodes - 1)
+        self.depth = length = min(length, (nodes - 1) // width)
+        beam = root_beam(len(context.root), context.root.device)
+        tokens, parents, valid, laws = [context.root[:, None]], [beam.tokens], [beam.score > -torch.inf], []
+        paths = torch.zeros(len(context.root), 1, 0, dtype=torch.bool, device=context.root.device)
+        first = 0  # number of the first node of the newest level
+        for depth in range(length):
+            if depth:
+                paths = extend_paths(paths, beam.parent, first=depth == 1)
+                there = beam.parent.repeat(self.runner.guidance.branches, 1).to(states.device)
+                states = states.gather(1, there[..., None].expand(-1, -1, states.shape[2]))
+                states, logits = self._grow(context, states, beam.tokens, paths, depth)
+            level = range(first, first + logits.shape[1])
+            log_q, noise = self._law_and_noise(context, logits, level)
+            laws.append(log_q)
+            beam = grow_beam(beam, log_q, noise, width)
+            tokens.append(beam.tokens)
+            parents.append(beam.parent + first)
+            valid.append(beam.score > -torch.inf)
+            first = level.stop
+        blank = self._blank_law(context)
+        law = None if blank is None else torch.cat([*laws, blank.expand(-1, beam.tokens.shape[1], -1)], dim=1)
+        exists = torch.cat(valid, dim=1)
+        joined = torch.cat(tokens, dim=1).where(exists, 0), torch.cat(parents, dim=1).where(exists, 0)
+        return Draft(joined[0], self.law, parent=joined[1], valid=exists, log_q=law)
+
     def _static(self, context: RoundContext, states: Tensor, logits: Tensor, tree: StaticTree) -> Draft:
         self.depth = max(tree.depth)
         rows, device = len(context.root), context.root.device
@@ -182,15 +213,20 @@ class FeatureSession:
             Ranking (B, W, V), log-acceptance (B, W, V), and log-law (B, W, V) or ``None``.
         """
         if self.mode == "sampled":
-            log_q = process(logits, context.sampling).log_softmax(-1)
-            keys = context.rounds[:, None] * (1 << 20) + torch.tensor(list(nodes), device=logits.device) * _SIBLINGS
-            return log_q + context.noise.gumbel(Stream.DRAFT, keys), log_q, log_q
+            log_q, noise = self._law_and_noise(context, logits, nodes)
+            return log_q + noise, log_q, log_q
         # greedy decoding leaves one candidate; drafts need the order of the others
         ranking = logits if context.sampling.greedy else process(logits, context.sampling)
         if self.mode == "coupled" and not context.sampling.greedy:
             ranking = ranking + context.target_noise(depth + 1)[:, depth, None]
         scale = self.scales[min(depth, len(self.scales) - 1)]
         return ranking, (ranking / scale).log_softmax(-1), None
+
+    def _law_and_noise(self, context: RoundContext, logits: Tensor, nodes: range | list[int]) -> tuple[Tensor, Tensor]:
+        """The law of the children of ``nodes``, and noise of this round to draw them with, both (B, W, V)."""
+        keys = context.rounds[:, None] * (1 << 20) + torch.tensor(list(nodes), device=logits.device) * _SIBLINGS
+        log_q = process(logits, context.sampling).log_softmax(-1)
+        return log_q, context.noise.gumbel(Stream.DRAFT, keys)
 
     def _grow(
         self, context: RoundContext, states: Tensor, tokens: Tensor, paths: Tensor, depth: int

@@ -227,7 +227,7 @@ class PartialHead:
         if not self.plain:
             full = self.head(hidden)
             return full[..., self.range] if self.range else full[..., self.ids.to(full.device)]
-        weight = self.head.weight
+        weight: Tensor = self.head.weight  # type: ignore[assignment]
         if self.range:
             return nn.functional.linear(hidden, weight[self.range])
         if self._copied is None:

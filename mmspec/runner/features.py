@@ -76,7 +76,7 @@ class FeatureRunner:
     _queued: Tensor  # (B,) how many of them are real
 
     def __init__(self, network: FeatureNetwork, target: Runner, max_new_tokens: int, max_pairs: int) -> None:
-        self.network, self.guidance = network, target.guidance
+        self.network, self.target, self.guidance = network, target, target.guidance
         self.model: FeatureModel = target.model  # type: ignore[assignment] # checked when the drafter was chosen
         prompt = self.model.prompt
         self.device = network.device
@@ -209,9 +209,12 @@ class FeatureRunner:
         return self.network(embeddings, features, (cosine, sine), mask, self.cache)
 
     def _predict(self, states: Tensor, order: Tensor) -> Tensor:
-        """Guided logits (B, N, V) after pairs with ``states`` (R, N, D); ``order`` (B, 1) numbers what they predict."""
+        """Logits (B, N, V), guided and masked as the target's, after pairs with ``states`` (R, N, D).
+
+        ``order`` (B, 1) numbers what they predict.
+        """
         logits = self.model.predict(states.to(self._home))
-        return self.guidance.merge(logits, order.expand(-1, states.shape[1]))
+        return self.target.law(logits, order.expand(-1, states.shape[1]))
 
     def _here(self, tensor: Tensor, keep_type: bool = False) -> Tensor:
         """``tensor`` on the network's device, numbers in its type."""

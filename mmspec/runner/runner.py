@@ -9,7 +9,7 @@ Symbols: B samples, G branches, R = G * B model rows, N nodes, S visible slots, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -68,6 +68,15 @@ class DecoderModel(Protocol):
         ...
 
 
+@runtime_checkable
+class DraftedPrefill(Protocol):
+    """A model that runs a draft behind its prompts in the same forward."""
+
+    def prefill_drafted(self, tokens: Tensor, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
+        """Run the prompts, each followed at once by its ``tokens`` (R, K): logits (R, K + 1, V) from its last slot on."""
+        ...
+
+
 class Runner:
     """A :class:`mmspec.core.target.Target` over any :class:`DecoderModel`.
 
@@ -105,19 +114,35 @@ class Runner:
             len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device
         )
 
-    def prefill(self) -> TargetOutput:
+    def prefill(self, draft: Draft | None = None) -> TargetOutput:
         prompt = self.model.prompt
+        width = prompt.width + (0 if draft is None else draft.num_nodes - 1)
         self.cache.lengths = torch.full_like(prompt.length, prompt.first)
-        self.cache.plan(prompt.width - prompt.first, prompt.width)
-        keys = torch.arange(prompt.width, device=self.model.device)
+        self.cache.plan(width - prompt.first, width)
+        keys = torch.arange(width, device=self.model.device)
         queries = keys[prompt.first :, None]
         # padding sees itself, so that its softmax stays finite
         seen = (keys <= queries) & (keys >= prompt.start[:, None, None]) | (keys == queries)
         positions = self._positions(queries[:, 0], prompt.position_offset)
-        output = self.model.prefill(self.cache, positions, self._additive(seen))
-        self.cache.lengths = prompt.length.clone()
-        order = torch.zeros_like(self._generated)[:, None]
-        return TargetOutput(self._law(output.logits, order), output.hidden)
+        mask = self._additive(seen)
+        if draft is None:
+            output = self.model.prefill(self.cache, positions, mask)
+            self.cache.lengths = prompt.length.clone()
+            order = torch.zeros_like(self._generated)[:, None]
+        else:
+            output = self._prefill_drafted(draft, positions, mask)
+            order = draft.depth
+        return TargetOutput(self.law(output.logits, order), output.hidden)
+
+    def _prefill_drafted(self, draft: Draft, positions: Tensor, mask: Tensor) -> TargetOutput:
+        if not isinstance(self.model, DraftedPrefill) or not draft.is_chain:
+            raise TypeError(f"{type(self.model).__name__} takes no draft of this kind in its prefill.")
+        tokens = draft.tokens[:, 1:].repeat(self.guidance.branches, 1)
+        output = self.model.prefill_drafted(tokens, self.cache, positions, mask)
+        # the root is the prompt's last token: cached already, committed again with the nodes that follow it
+        self.cache.lengths = self.model.prompt.length - 1
+        self._generated = self._generated - 1
+        return output
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
         num_nodes = draft.num_nodes
@@ -136,9 +161,9 @@ class Runner:
         output = self.model.decode(tokens, self.cache, positions, mask)
         order = self._generated[:, None] + draft.depth + 1
         hidden = None if output.hidden is None else output.hidden[:, :num_nodes]
-        return TargetOutput(self._law(output.logits[:, :num_nodes], order), hidden)
+        return TargetOutput(self.law(output.logits[:, :num_nodes], order), hidden)
 
-    def _law(self, logits: Tensor, order: Tensor) -> Tensor:
+    def law(self, logits: Tensor, order: Tensor) -> Tensor:
         """Merged and masked logits (B, N, V) of the tokens at ``order`` (B, N)."""
         merged = self.guidance.merge(logits, order)
         return merged if self.grammar is None else self.grammar.mask(merged, order)

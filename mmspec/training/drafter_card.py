@@ -56,6 +56,8 @@ of plain decoding. Acceptance length: tokens per verification, bonus included. T
 divided by the method's, on the machine of the training. The pictures of so small a target are over-fitted, so
 acceptance is higher than on large models.
 
+The fastest of the drafter's methods, *{chosen}*, is what the saved settings say.
+
 | drafts | acceptance length | target forwards | drafter forwards | time, plain / method |
 | --- | --- | --- | --- | --- |
 {rows}
@@ -126,4 +128,9 @@ def _measured(report: dict[str, Any]) -> str:
             for depth, row in enumerate(shares)
         ]
         ranks.append("")
-    return MEASURED.format(count=len(report["held_out"]), rows="\n".join(rows), ranks="\n".join(ranks).rstrip())
+    return MEASURED.format(
+        count=len(report["held_out"]),
+        chosen=report["chosen"],
+        rows="\n".join(rows),
+        ranks="\n".join(ranks).rstrip(),
+    )

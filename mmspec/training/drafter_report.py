@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
 from mmspec.core.noise import RowNoise
 from mmspec.core.trees import best_static_paths
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 DEPTH, RANKS = 8, 8
 STATIC_NODES = 21
+DYNAMIC = ((4, 3), (8, 3), (8, 5), (16, 5), (32, 7))
+"""Nodes and depths of the dynamic trees that are compared."""
 SCALES = torch.logspace(-0.7, 0.7, 29).tolist()
 
 
@@ -103,26 +107,27 @@ def calibrate(pipe: LlamaGenPipeline, drafter: FeatureDrafter, pictures: Picture
     return drafter.with_settings(calibration=measured, choices=tables["coupled"]["choices"]), tables
 
 
-def methods(drafter: FeatureDrafter, tables: dict[str, Any]) -> dict[str, Drafter]:
-    """What is compared: every sampling mode with every tree."""
-    chosen: dict[str, Drafter] = {}
+def methods(drafter: FeatureDrafter, tables: dict[str, Any]) -> dict[str, FeatureDrafter]:
+    """What is compared: chosen drafts, with and without the target's noise, in every tree."""
+    chosen: dict[str, FeatureDrafter] = {}
     for mode in ("coupled", "top-k"):
-        chosen[f"{mode} chain of 4"] = drafter.with_settings(mode=mode, tree="chain", num_nodes=5)
-        chosen[f"{mode} chain of 7"] = drafter.with_settings(mode=mode, tree="chain", num_nodes=8)
-        paths = tables[mode]["choices"]
-        chosen[f"{mode} static tree"] = drafter.with_settings(
-            mode=mode, tree="static", num_nodes=STATIC_NODES, choices=paths
-        )
-        for nodes in (8, 16, 32):
-            chosen[f"{mode} dynamic tree of {nodes}"] = drafter.with_settings(
-                mode=mode, tree="dynamic", num_nodes=nodes, depth=7
+        for length in (2, 4, 7):
+            chosen[f"{mode} chain of {length}"] = drafter.with_settings(mode=mode, tree="chain", num_nodes=length + 1)
+        for nodes in (8, STATIC_NODES):
+            paths = tables[mode]["choices"]
+            chosen[f"{mode} static tree of {nodes}"] = drafter.with_settings(
+                mode=mode, tree="static", num_nodes=nodes, choices=paths
+            )
+        for nodes, depth in DYNAMIC:
+            chosen[f"{mode} dynamic tree of {nodes}, {depth} deep"] = drafter.with_settings(
+                mode=mode, tree="dynamic", num_nodes=nodes, depth=depth
             )
     return chosen
 
 
 @torch.no_grad()
 def compare(
-    pipe: LlamaGenPipeline, chosen: dict[str, Drafter], captions: list[str], seed: int = 0
+    pipe: LlamaGenPipeline, chosen: Mapping[str, Drafter], captions: list[str], seed: int = 0
 ) -> dict[str, dict[str, Any]]:
     """Decode ``captions`` one by one, every method in turn for each, plain decoding first.
 
@@ -167,6 +172,16 @@ def compare(
     }
 
 
+def prior_of(measured: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Tokens per forward by width, for the cost-aware controller: those of the best coupled dynamic tree of each."""
+    prior = {"1": 1.0}
+    for nodes, depth in DYNAMIC:
+        if nodes in WIDTHS:
+            length = measured[f"coupled dynamic tree of {nodes}, {depth} deep"]["acceptance_length"]
+            prior[str(nodes)] = max(prior.get(str(nodes), 1.0), length)
+    return prior
+
+
 def finish(config: ImageDrafterConfig, pipe: LlamaGenPipeline, drafter: FeatureDrafter, seconds: float) -> Path:
     """Round the weights to half precision, measure the drafter, and write it with its report and card.
 
@@ -183,9 +198,13 @@ def finish(config: ImageDrafterConfig, pipe: LlamaGenPipeline, drafter: FeatureD
         subjects = listed_subjects(4 * len(captions), config.seed + 1, captions, None)
         pictures = sample_pictures(pipe, subjects, config.output / "held-out", config.seed + 1)
         drafter, report["ranks"] = calibrate(pipe, drafter, pictures)
-        report["methods"] = compare(pipe, methods(drafter, report["ranks"]), captions)
+        chosen = methods(drafter, report["ranks"])
+        own = {} if pipe.drafter is None else {"the target's own drafter": pipe.drafter}
+        report["methods"] = compare(pipe, {**chosen, **own}, captions)
         if not all(method["tokens_equal"] for method in report["methods"].values()):
             raise RuntimeError("A draft changed what was decoded; this is a fault of mmspec, not of the training.")
+        report["chosen"] = max(chosen, key=lambda name: report["methods"][name]["time_ratio"])
+        drafter = chosen[report["chosen"]].with_settings(prior=prior_of(report["methods"]))
     folder = config.output / FOLDER
     with_half = drafter.with_settings().to(torch.float16)
     with_half.save_pretrained(folder)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class ImageDrafterConfig(LoopConfig):
         null_share: Share of pictures without their condition, where ``branches`` is ``drop``.
         feature_weight, token_weight: Weights of the smooth-L1 and of the cross-entropy.
         feature_noise: Width of uniform noise on the states that are read, times 512 / P.
+        keep_states: Keep the target's states of every picture in memory, in half precision, instead of running the target
+            in every step: 2 x (T + N) x D x 2 bytes a picture.
         steps_ahead: Steps that the drafter is trained to predict; from the second on it reads itself.
         step_decay: Weight of each step relative to the one before it.
 
@@ -69,6 +71,7 @@ class ImageDrafterConfig(LoopConfig):
     feature_weight: float = 1.0
     token_weight: float = 0.1
     feature_noise: float = 0.2
+    keep_states: bool = False
     steps_ahead: int = 1
     step_decay: float = 0.8
 
@@ -104,6 +107,32 @@ class Example:
     @property
     def num_condition_pairs(self) -> int:
         return self.condition_mask.shape[1]
+
+
+class StateStore:
+    """The target's states of pictures, run when they are first asked for.
+
+    Pictures are run one by one, both branches together, so that a state does not depend on what else was asked for.
+    """
+
+    def __init__(self, pipe: LlamaGenPipeline, pictures: Pictures) -> None:
+        self.pipe, self.pictures = pipe, pictures
+        self.known: dict[int, Example] = {}
+
+    def read(self, rows: list[int], null: Tensor | None, both: bool) -> Example:
+        """As :func:`read_target` of the pictures at ``rows``."""
+        for row in rows:
+            if row not in self.known:
+                example = read_target(self.pipe, self.pictures.select([row]), both=True)
+                self.known[row] = replace(example, states=example.states.half())
+        examples = [self.known[row] for row in rows]
+        branch = torch.zeros(len(rows), dtype=torch.long) if null is None else null.long()
+        parts: dict[str, Tensor] = {}
+        for name in ("states", "tokens", "condition_mask"):
+            values = torch.stack([getattr(example, name) for example in examples], dim=1)  # (2, B, ...)
+            parts[name] = values.flatten(0, 1) if both else values[branch, torch.arange(len(rows))]
+        parts["states"] = parts["states"].to(self.pipe.transformer.dtype)
+        return Example(**parts, branches=2 if both else 1)
 
 
 class GrowingKeys:
@@ -246,6 +275,7 @@ def build(config: ImageDrafterConfig, transformer: LlamaGenTransformer) -> Featu
         target=fingerprint(transformer),
     )
     generator = torch.Generator().manual_seed(config.seed)
+    width = sizes.hidden_size
     with torch.no_grad():
         for name, weight in drafter.named_parameters():
             if weight.ndim >= 2:
@@ -254,6 +284,9 @@ def build(config: ImageDrafterConfig, transformer: LlamaGenTransformer) -> Featu
                 weight.normal_(std=0.1 * std if residual else std, generator=generator)
             elif name.endswith("bias"):
                 weight.zero_()
+        # begin with the state as it is, and the embedding, whose numbers may be small, at the size of a unit vector
+        drafter.joint.weight[:, :width].mul_(2**0.5 / transformer.token_embedding.weight.float().std())
+        drafter.joint.weight[:, width:] = torch.eye(width)
     return drafter
 
 
@@ -298,13 +331,13 @@ def read_captions(path: Path) -> list[str]:
     return captions
 
 
-def draw_batch(config: ImageDrafterConfig, kinds: tuple[Pictures, Pictures], step: int) -> tuple[Pictures, Tensor]:
-    """Pictures of a step, all of captions or all of classes, and which lose their condition (B,)."""
+def draw_batch(config: ImageDrafterConfig, kinds: tuple[Pictures, ...], step: int) -> tuple[int, list[int], Tensor]:
+    """Kind and rows of the pictures of a step, and which lose their condition (B,)."""
     generator = step_generator(config.seed, step)
     shares = torch.tensor([float(len(kind)) for kind in kinds])
-    kind = kinds[int(torch.multinomial(shares, 1, generator=generator))]
-    rows = torch.randint(len(kind), (config.batch_size,), generator=generator).tolist()
-    return kind.select(rows), torch.rand(config.batch_size, generator=generator) < config.null_share
+    kind = int(torch.multinomial(shares, 1, generator=generator))
+    rows = torch.randint(len(kinds[kind]), (config.batch_size,), generator=generator).tolist()
+    return kind, rows, torch.rand(config.batch_size, generator=generator) < config.null_share
 
 
 def train(config: ImageDrafterConfig) -> Path:
@@ -320,10 +353,15 @@ def train(config: ImageDrafterConfig) -> Path:
     guidance = Guidance(pipe.config.guidance_scale)
     both = config.branches == "both" and guidance.branches > 1
     drafter = build(config, pipe.transformer).to(config.device)
+    stores = [StateStore(pipe, kind) for kind in kinds]
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        pictures, null = draw_batch(config, kinds, step)
-        example = read_target(pipe, pictures, None if both else null, both)
+        kind, rows, dropped = draw_batch(config, kinds, step)
+        null = None if both else dropped
+        if config.keep_states:
+            example = stores[kind].read(rows, null, both)
+        else:
+            example = read_target(pipe, kinds[kind].select(rows), null, both)
         noise = None
         if config.feature_noise:
             shape, width = example.states[:, 1:].shape, config.feature_noise * 512 / example.tokens.shape[1]

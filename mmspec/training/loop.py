@@ -26,6 +26,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from mmspec.training.workers import agree, average_gradients, is_first_worker
+
 logger = logging.getLogger(__name__)
 
 LossFunction = Callable[[int], tuple[Tensor, dict[str, float]]]
@@ -161,10 +163,13 @@ def fit(
     average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     progress = _restore(model, optimizer, average, config) if config.resume else _Progress()
     started, saved = time.monotonic() - progress.seconds, time.monotonic()
-    bar = tqdm(total=config.steps, initial=progress.step, desc=type(config).__name__)
+    bar = tqdm(total=config.steps, initial=progress.step, desc=type(config).__name__, disable=not is_first_worker())
     with bar, _interrupts() as interrupted:
-        while progress.fraction(config) < 1 and not interrupted.is_set():
-            numbers = _step(model, optimizer, average, loss_of, config, progress)
+        while True:
+            fraction, stop = agree(progress.fraction(config), interrupted.is_set())
+            if fraction >= 1 or stop:
+                break
+            numbers = _step(model, optimizer, average, loss_of, config, (progress.step, fraction))
             if after_step is not None:
                 with torch.no_grad():
                     after_step(progress.step)
@@ -179,7 +184,7 @@ def fit(
                 _save(model, optimizer, average, config, progress)
                 saved = time.monotonic()
     _save(model, optimizer, average, config, progress)
-    if interrupted.is_set():
+    if stop:
         raise KeyboardInterrupt(f"stopped at step {progress.step}; resume from {config.output}")
     load_average(model, average)
     return progress.seconds
@@ -191,18 +196,20 @@ def _step(
     average: dict[str, Tensor],
     loss_of: LossFunction,
     config: LoopConfig,
-    progress: _Progress,
+    place: tuple[int, float],
 ) -> dict[str, float]:
-    rate = config.learning_rate_at(progress.step, progress.fraction(config))
+    step, fraction = place
+    rate = config.learning_rate_at(step, fraction)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    loss, numbers = loss_of(progress.step)
+    loss, numbers = loss_of(step)
     loss.backward()
+    average_gradients(model)
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     # A young average must not remember the random initial weights.
-    decay = min(config.average_decay, (1 + progress.step) / (10 + progress.step))
+    decay = min(config.average_decay, (1 + step) / (10 + step))
     current = dict(model.named_parameters())
     torch._foreach_lerp_(list(average.values()), [current[name].detach() for name in average], 1 - decay)
     return {"loss": loss.item(), "learning_rate": rate, "gradient_norm": norm.item(), **numbers}
@@ -254,6 +261,8 @@ def _save(
     progress: _Progress,
 ) -> None:
     """Write beside the old checkpoint, flush, then rename: a kill at any moment leaves one that is whole."""
+    if not is_first_worker():
+        return
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),

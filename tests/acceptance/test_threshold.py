@@ -103,8 +103,8 @@ def test_the_strict_rule_at_temperature_zero_is_greedy() -> None:
     plain, _ = decode(TableTarget(table, length, 10), seeds(10), length, sampling=greedy)
     for session in (JacobiDrafter(window=4, controller="fixed"), TreeSession(vocab)):
         runs = [
-            decode(TableTarget(table, length, 10), seeds(10), length, session, RULES[name], greedy, width=6)[0]
-            for name in ("strict", "multiplicative")
+            decode(TableTarget(table, length, 10), seeds(10), length, session, rule, greedy, width=6)[0]
+            for rule in (RULES["strict"], ThresholdAcceptance("additive", 1.0))
         ]
         assert torch.equal(runs[0], plain)
         assert not torch.equal(runs[1], plain)

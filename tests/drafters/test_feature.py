@@ -28,6 +28,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
     "top-k-dynamic": {"mode": "top-k", "num_nodes": 16, "beam": 2, "branching": 2},
     "sampled-chain": {"mode": "sampled", "tree": "chain", "num_nodes": 6},
     "sampled-static": {"mode": "sampled", "tree": "static", "num_nodes": 12},
+    "sampled-beam": {"mode": "sampled", "num_nodes": 12, "beam": 3, "depth": 4},
     "sampled-twins": {"mode": "sampled", "tree": "static", "num_nodes": 12, "replacement": True},
 }
 CALLS: dict[str, dict[str, Any]] = {
@@ -87,7 +88,8 @@ def test_a_drafter_in_another_type_equals_plain(draft: str, pipe: LlamaGenPipeli
 
 @pytest.mark.parametrize(
     ("draft", "rule"),
-    [("sampled-chain", "ratio"), ("sampled-chain", "block"), ("sampled-static", "match"), ("top-k-dynamic", "match"),
+    [("sampled-chain", "ratio"), ("sampled-chain", "block"), ("sampled-static", "match"), ("sampled-static", "recursive"), ("sampled-beam", "recursive"),
+     ("coupled-dynamic", "recursive"), ("top-k-dynamic", "match"),
      ("coupled-chain", "ratio"), ("coupled-dynamic", "match")],
 )  # fmt: skip
 def test_rows_equal_solo_under_rules_that_change_the_sample(draft: str, rule: str) -> None:

@@ -87,10 +87,10 @@ def test_chosen_trees_leave_the_law_under_the_match_rule(settings: dict, law: Te
     assert deviation(drafter(num_nodes=8, depth=3, **settings), "match", law) < PASS
 
 
-@pytest.mark.parametrize("settings", [{"replacement": False}, {"replacement": True}, {"mode": "coupled"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"replacement": True}, {"mode": "coupled"}, {"tree": "dynamic", "beam": 2, "depth": 3}], ids=str
+)
 def test_trees_leave_the_law_under_recursive_rejection(settings: dict, law: Tensor) -> None:
-    if "recursive" not in ACCEPTANCE_RULES.names:
-        pytest.skip("RecursiveAcceptance is not in this tree")
     shape = {"tree": "static", "num_nodes": 7, "choices": [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]}
     assert deviation(drafter(**{**shape, **settings}), "recursive", law) < PASS
 

@@ -129,7 +129,7 @@ class _Headed:
     [
         ({"mode": "argmax"}, r"'argmax'.*coupled, sampled, top-k"),
         ({"tree": "bush"}, r"'bush'.*chain, dynamic, static"),
-        ({"mode": "sampled", "tree": "dynamic"}, "biases ratio rules"),
+        ({"mode": "sampled", "tree": "dynamic", "replacement": True}, "all different"),
         ({"tree": "static", "choices": [[1, 0]]}, "before its parent"),
         ({"calibration": {"coupled": [0.0]}}, "positive"),
         ({"calibration": {"guess": [1.0]}}, "'guess'"),
@@ -162,6 +162,7 @@ def test_each_mode_states_its_law() -> None:
         ("top-k", "chain"): DraftLaw.DETERMINISTIC,
         ("sampled", "chain"): DraftLaw.SAMPLED,
         ("sampled", "static"): DraftLaw.WITHOUT_REPLACEMENT,
+        ("sampled", "dynamic"): DraftLaw.WITHOUT_REPLACEMENT,
     }
     for (mode, tree), law in laws.items():
         assert drafter.with_settings(mode=mode, tree=tree).law is law

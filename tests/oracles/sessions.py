@@ -55,6 +55,21 @@ class RaggedSession(ScriptedSession):
         self.lengths = self.lengths[rows]
 
 
+class PromptSession(RaggedSession):
+    """As :class:`RaggedSession`, and the first draft goes with the prompt; later rounds draft ``later`` or nothing."""
+
+    def __init__(self, script: Tensor, lengths: Tensor, later: bool = True) -> None:
+        super().__init__(script, lengths)
+        self.later = later
+
+    def propose_first(self, context: RoundContext, width: int) -> Draft:
+        assert not context.generated.any()
+        return super().propose(context, width)
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        return super().propose(context, width) if self.later else Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
+
+
 class TreeSession:
     """Trees with random or fixed shapes. Children are random tokens, so duplicate siblings are common.
 

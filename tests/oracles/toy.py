@@ -57,9 +57,18 @@ class TableTarget:
         merged = torch.where(inside[..., None], merged, torch.zeros(()))
         return merged if self.grammar is None else self.grammar.mask(merged, depth)
 
-    def prefill(self) -> TargetOutput:
+    def prefill(self, draft: Draft | None = None) -> TargetOutput:
         zeros = torch.zeros(len(self.prefix), 1, dtype=torch.long)
-        return TargetOutput(self.logits(zeros, zeros))
+        if draft is None:
+            return TargetOutput(self.logits(zeros, zeros))
+        # the root stands for the prompt: nodes behind it are the first tokens
+        self.count = self.count - 1
+        self.draft = draft
+        number, numbers = zeros[:, 0], []
+        for place in range(draft.num_nodes):
+            number = number * self.vocab_size + draft.tokens[:, place] if place else number
+            numbers.append(number)
+        return TargetOutput(self.logits(torch.stack(numbers, 1), draft.depth))
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
         self.widths.append(draft.num_nodes)
@@ -84,9 +93,9 @@ class TableTarget:
             path = torch.arange(self.draft.num_nodes).expand_as(self.draft.tokens)
         for place in range(int(num_kept.max())):
             token = self.draft.tokens.gather(1, path[:, place : place + 1])
-            at = (self.count + place).clamp_max(self.length - 1)
-            written = self.prefix.scatter(1, at[:, None], token)
-            self.prefix = torch.where((place < num_kept)[:, None], written, self.prefix)
+            at = self.count + place
+            written = self.prefix.scatter(1, at.clamp(0, self.length - 1)[:, None], token)
+            self.prefix = torch.where(((place < num_kept) & (at >= 0))[:, None], written, self.prefix)
         self.count = self.count + num_kept
 
     def select_rows(self, rows: Tensor) -> None:

@@ -186,6 +186,28 @@ def test_offloading_hooks_run_although_the_trunk_is_called(pipe: ImagePipeline) 
     assert hook.calls
 
 
+@pytest.mark.parametrize("family", ["emu3", "janus"])
+def test_compiled_trunks_equal_eager_without_growing_the_number_of_graphs(
+    pipe: ImagePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured by dynamo and run as it is; the kernels that inductor makes are LlamaGen's test to judge."""
+    compile_for_real, made = torch.compile, []
+
+    def compile_eagerly(network: nn.Module, **options: Any) -> Any:
+        made.append(network)
+        return compile_for_real(network, dynamic=False, backend="eager")
+
+    wanted = pipe(PROMPTS[0], seed=3, output_type="tokens").tokens
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    pipe.set_runner("compile")
+    pipe(PROMPTS[0], seed=3, output_type="tokens")
+    assert len(made) == 1
+    torch._dynamo.utils.counters.clear()
+    assert torch.equal(pipe(PROMPTS[0], seed=3, output_type="tokens").tokens, wanted)
+    assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
 def test_an_output_layer_that_is_no_plain_one_gives_the_same_tokens() -> None:
     """A quantised or adapted layer is called whole."""
 

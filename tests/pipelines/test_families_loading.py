@@ -120,6 +120,13 @@ def test_bare_models_take_what_the_authors_recommend_and_what_is_said(tmp_path: 
     assert half.model.dtype == torch.bfloat16
 
 
+def test_no_generation_config_is_needed(tmp_path: Path) -> None:
+    """Fault 40."""
+    folder = save_bare(family_pipeline("janus"), tmp_path / "bare")
+    (folder / "generation_config.json").unlink()
+    assert tokens(AutoImagePipeline.from_pretrained(folder, top_k=12)) == tokens(family_pipeline("janus"))
+
+
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
     folder = save_bare(family_pipeline("anole"), tmp_path / "bare")
     with pytest.raises(ValueError, match=r"anole or lumina.*None"):

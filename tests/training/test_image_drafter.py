@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typer.testing import CliRunner
 
 from mmspec.cli.app import app
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.guidance import Guidance
 from mmspec.drafters.feature import FeatureDrafter
 from mmspec.pipelines.image_call import ImageCall
 from mmspec.pipelines.llamagen import LlamaGenPipeline
@@ -23,7 +23,7 @@ from mmspec.runner.runner import Runner
 from mmspec.training import image_drafter
 from mmspec.training.drafter_report import measure_ranks
 from mmspec.training.image_drafter import ImageDrafterConfig, read_target, unroll
-from mmspec.training.loop import checkpoint_path
+from mmspec.training.loop import checkpoint_path, step_generator
 from mmspec.training.pictures import Pictures, Subject, emoji_subjects, listed_subjects, sample_pictures
 from tests.oracles.tiny import few_codes_pipeline, tiny_feature
 
@@ -154,17 +154,29 @@ def no_report(config: ImageDrafterConfig, pipe: Any, drafter: Any, seconds: floa
 def test_a_resumed_training_equals_an_uninterrupted_one(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """SIGINT in the fourth step, then a resumption, gives the very weights of a run of eight steps."""
     monkeypatch.setattr("mmspec.training.drafter_report.finish", no_report)
-    image_drafter.train(settings(checkpoint, tmp_path / "whole"))
-    image_drafter.train(settings(checkpoint, tmp_path / "parts", steps=3))
-    assert not same(tmp_path / "whole", tmp_path / "parts")
-    image_drafter.train(settings(checkpoint, tmp_path / "parts", resume=True))
-    assert same(tmp_path / "whole", tmp_path / "parts")
-    losses = [entry["loss"] for entry in json.loads((tmp_path / "whole" / "log.json").read_text())]
+
+    def interrupt(seed: int, step: int) -> torch.Generator:
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return step_generator(seed, step)
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    image_drafter.train(settings(checkpoint, whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(image_drafter, "step_generator", interrupt)
+        with pytest.raises(KeyboardInterrupt, match="step 4"):
+            image_drafter.train(settings(checkpoint, parts))
+    assert not same(whole, parts)
+    image_drafter.train(settings(checkpoint, parts, resume=True))
+    assert same(whole, parts)
+    losses = [entry["loss"] for entry in json.loads((whole / "log.json").read_text())]
+    assert losses == [entry["loss"] for entry in json.loads((parts / "log.json").read_text())]
     assert losses[-1] < losses[0]
-    assert (tmp_path / "whole" / "loss.png").is_file()
+    assert (whole / "loss.png").is_file()
     with pytest.raises(ValueError, match="token_weight"):
-        image_drafter.train(settings(checkpoint, tmp_path / "parts", resume=True, token_weight=0.5))
+        image_drafter.train(settings(checkpoint, parts, resume=True, token_weight=0.5))
 
 
 @pytest.mark.parametrize(
@@ -236,4 +248,3 @@ def test_the_command_trains_measures_and_saves(checkpoint: Path, tmp_path: Path)
     card = (tmp_path / "feature_drafter" / "README.md").read_text()
     assert "2 steps of 4 pictures" in card
     assert str(tmp_path) not in card
-    assert Guidance(2.0).branches == 2
