@@ -35,8 +35,8 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
-from mmspec.drafters.base import Drafter, DraftSetup
-from mmspec.models.loading import check_weights, local_folder, read_json
+from mmspec.drafters.base import Drafter, DraftSetup, short_name
+from mmspec.models.loading import check_weights, download_options, local_folder, read_json
 from mmspec.pipelines.scheduled import open_scheduled
 from mmspec.runner.compiling import compile_static
 from mmspec.runner.memory import MemoryEstimate, check_memory, estimate_memory
@@ -109,6 +109,9 @@ class SpecPipeline(DiffusionPipeline):
     _optional_components: ClassVar[list[str]] = ["drafter", "acceptance"]
     _callback_tensor_inputs: ClassVar[list[str]] = ["tokens", "lengths"]
 
+    source: str | None = None
+    """What the pipeline was loaded from, where drafters with weights are looked for; never saved."""
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
         """Load a pipeline: an embedded name (``mmspec/emoji-t2i``), a folder, or a hub id.
@@ -139,6 +142,7 @@ class SpecPipeline(DiffusionPipeline):
         for name, component in swaps.items():
             setattr(pipe, name, component)
         _forget_place(pipe)
+        pipe.source = str(pretrained_model_name_or_path)
         return pipe
 
     @classmethod
@@ -238,7 +242,7 @@ class SpecPipeline(DiffusionPipeline):
 
     def estimate(self, request: DecodeRequest, prompt_width: int, vocab_size: int) -> MemoryEstimate:
         """Bytes that ``request`` needs on top of the weights, for prompts of ``prompt_width`` slots."""
-        nodes = request.drafter.max_nodes if request.drafter else 1
+        nodes = request.drafter.nodes_within(request.stopping.max_new_tokens) if request.drafter else 1
         return estimate_memory(
             rows=len(request.seeds),
             branches=request.guidance.branches,
@@ -254,7 +258,7 @@ class SpecPipeline(DiffusionPipeline):
         if request.schedule is not None:
             return open_scheduled(request, self._execution_device, buckets=self.runner_mode != "eager")
         rows, drafter = len(request.seeds), request.drafter
-        nodes = min(drafter.max_nodes, request.stopping.max_new_tokens) if drafter else 1
+        nodes = drafter.nodes_within(request.stopping.max_new_tokens) if drafter else 1
         device = self._execution_device
         model = request.model(request.network, device)
         check_memory(self.estimate(request, model.prompt.width, model.vocab_size), device, _REMEDY)
@@ -379,17 +383,6 @@ class SpecPipeline(DiffusionPipeline):
 
 def _forget_place(pipe: SpecPipeline) -> None:
     """Drop the folders of this machine that diffusers notes in configurations and would save again."""
-    for part in pipe.components.values():
+    for part in (pipe, *pipe.components.values()):
         if isinstance(part, ConfigMixin) and (place := part.config.get("_name_or_path")) and Path(place).is_dir():
             part.register_to_config(_name_or_path="")
-
-
-def short_name(component: object) -> str:
-    """Name of a drafter or rule as stats and tables show it."""
-    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
-
-
-def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that say how to fetch a hub repository."""
-    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
-    return {name: kwargs[name] for name in names if name in kwargs}

@@ -156,6 +156,9 @@ class HypothesisDrafter(Drafter):
     def max_nodes(self) -> int:
         return max(self.settings.max_nodes, 1 + max((len(ids) for ids in self.first), default=0))
 
+    def nodes_within(self, budget: int) -> int:
+        return self.max_nodes
+
     def controller(self, costs: CostCurve) -> Controller:
         return self.settings.controller(costs)
 

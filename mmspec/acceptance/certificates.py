@@ -25,14 +25,20 @@ def rejection_radius(p: Tensor, rejected: Tensor) -> Tensor:
 def coverage_radius(p: Tensor, count: int) -> Tensor:
     """Smallest KL(p || q) at which the target's arg-max can drop out of the draft's ``count`` likeliest tokens (...).
 
-    The arg-max a leaves the top ``count`` once that many others are as likely, so S is a and the ``count`` largest others.
+    The arg-max a leaves the top ``count`` once that many others are at least as likely; the ``count`` largest are the
+    cheapest to raise. S is a and those of them that lie below the common level: larger ones may stay where they are.
     """
     values = p.sort(dim=-1, descending=True).values
     if count >= p.shape[-1]:
         return torch.full_like(p[..., 0], torch.inf)
-    level = values[..., : count + 1]
-    mean = level.mean(-1, keepdim=True)
-    return (level * (level.clamp_min(torch.finfo(p.dtype).tiny) / mean).log()).sum(-1)
+    best, others = values[..., :1], values[..., 1 : count + 1].flip(-1)  # others from the smallest on
+    size = torch.arange(2, count + 2, device=p.device)
+    level = (best + others.cumsum(-1)) / size
+    last = (others[..., 1:] < level[..., :-1]).cumprod(-1).sum(-1, keepdim=True)  # of S, as a place in `others`
+    common = level.gather(-1, last)
+    raised = torch.arange(count, device=p.device) <= last
+    cost = others * (others.clamp_min(torch.finfo(p.dtype).tiny) / common).log()
+    return (best * (best / common).log())[..., 0] + torch.where(raised, cost, 0.0).sum(-1)
 
 
 def _fill(first: Tensor, others: Tensor) -> Tensor:

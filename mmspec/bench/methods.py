@@ -181,4 +181,4 @@ class BuiltMethod:
 def build_methods(methods: Sequence[Method], pipe: Any) -> dict[str, BuiltMethod]:
     """Make the parts of every method; the pipeline's own are those of ``default``."""
     saved = Parts.of(pipe)
-    return {method.name: BuiltMethod(method, method.build(saved, pipe.name_or_path)) for method in methods}
+    return {method.name: BuiltMethod(method, method.build(saved, pipe.source)) for method in methods}

@@ -63,7 +63,7 @@ def set_method(
     for kind, name in zip(KINDS, (drafter, acceptance, schedule), strict=True):
         if name is not None or settings[kind]:
             saved = getattr(pipe, kind, None)
-            setattr(pipe, kind, build_component(kind, name, settings[kind], saved, pipe.name_or_path))
+            setattr(pipe, kind, build_component(kind, name, settings[kind], saved, pipe.source))
     pipe.to(pipe.device)  # a new drafter may have weights
 
 

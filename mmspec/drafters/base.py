@@ -82,6 +82,10 @@ class Drafter(ABC):
     def max_nodes(self) -> int:
         """Widest draft, root included."""
 
+    def nodes_within(self, budget: int) -> int:
+        """Widest draft for outputs of at most ``budget`` tokens; drafters of trees, which are wide, not deep, override it."""
+        return min(self.max_nodes, budget)
+
     @abstractmethod
     def session(self, setup: DraftSetup) -> DraftSession:
         """Open a decoding session; ValueError if the drafter does not fit the target."""
@@ -118,3 +122,8 @@ def check_positive(name: str, value: int) -> None:
         raise TypeError(f"`{name}` must be an integer, got {value!r}.")
     if value < 1:
         raise ValueError(f"`{name}` must be at least 1, got {value}.")
+
+
+def short_name(component: object) -> str:
+    """Name of a drafter or rule as stats and tables show it."""
+    return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()

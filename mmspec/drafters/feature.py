@@ -199,6 +199,9 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
     def max_nodes(self) -> int:
         return self.config.num_nodes
 
+    def nodes_within(self, budget: int) -> int:
+        return self.max_nodes
+
     def controller(self, costs: CostCurve) -> Controller:
         if self.config.controller == "fixed":
             return WholeTree(self.max_nodes)

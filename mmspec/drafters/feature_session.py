@@ -41,6 +41,7 @@ class FeatureSession:
             # rules want it, and a tree is made of the likeliest tokens
             self.mode = "sampled" if config.tree == "chain" else "top-k"
         self.scales = (config.calibration or {}).get(self.mode, [1.0])
+        self.trees: dict[int, StaticTree] = {}  # by number of nodes
         self.depth = 0  # of the deepest node of the last draft
         self.forwards = 0
 
@@ -57,7 +58,7 @@ class FeatureSession:
             return Draft(context.root[:, None], self.law, log_q=self._blank_law(context))
         states, logits = self.runner.feed(context.generated, context.highest)
         if self.config.tree == "static":
-            draft = self._static(context, states, logits, static_tree(self.choices, nodes))
+            draft = self._static(context, states, logits, self._tree(nodes))
         elif self.config.tree == "chain":
             draft = self._chain(context, states, logits, min(nodes - 1, room))
         elif self.mode == "sampled":
@@ -66,6 +67,11 @@ class FeatureSession:
             draft = self._dynamic(context, states, logits, nodes, min(nodes - 1, room, self.config.depth))
         self.forwards = self.runner.forwards
         return draft
+
+    def _tree(self, nodes: int) -> StaticTree:
+        if nodes not in self.trees:
+            self.trees[nodes] = static_tree(self.choices, nodes)
+        return self.trees[nodes]
 
     def _blank_law(self, context: RoundContext) -> Tensor | None:
         """The law (B, 1, V) of a node without children, if the rule reads laws; nobody reads this one."""

@@ -163,3 +163,9 @@ def load_component(folder: Path, dtype: torch.dtype = torch.float32) -> nn.Modul
         raise ValueError(f"{folder} holds a {name or 'model without a class name'}, which mmspec cannot load.")
     check_weights(folder, model_class)
     return model_class.from_pretrained(folder, torch_dtype=dtype)
+
+
+def download_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say how to fetch a hub repository."""
+    names = ("cache_dir", "force_download", "local_files_only", "revision", "token", "variant")
+    return {name: kwargs[name] for name in names if name in kwargs}

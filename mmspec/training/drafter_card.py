@@ -52,14 +52,14 @@ average of the weights. Loss on image codes: {feature_weight} x smooth-L1 to the
 
 MEASURED = """\
 {count} captions that no training picture shows, one picture each, decoded alone; with every method the codes were those
-of plain decoding. Acceptance length: tokens per verification, bonus included. Time: plain decoding's processor time
-divided by the method's, on the machine of the training. The pictures of so small a target are over-fitted, so
+of plain decoding. Acceptance length: tokens per verification, bonus included. Speed: plain decoding's time divided by
+the method's on the machine of the training, which was shared: processor time, and the clock's. The pictures of so small a target are over-fitted, so
 acceptance is higher than on large models.
 
 The fastest of the drafter's methods, *{chosen}*, is what the saved settings say.
 
-| drafts | acceptance length | target forwards | drafter forwards | time, plain / method |
-| --- | --- | --- | --- | --- |
+| drafts | acceptance length | target forwards | drafter forwards | speed, processor | speed, clock |
+| --- | --- | --- | --- | --- | --- |
 {rows}
 
 Share of codes that were the drafter's candidate of each rank, given that all before were right:
@@ -115,7 +115,7 @@ def _name(config: ImageDrafterConfig) -> str:
 def _measured(report: dict[str, Any]) -> str:
     rows = [
         f"| {name} | {m['acceptance_length']:.2f} | {m['forwards']:.1f} | {m['draft_forwards']:.1f} | "
-        f"{m['time_ratio']:.2f} |"
+        f"{m['time_ratio']:.2f} | {m['wall_ratio']:.2f} |"
         for name, m in report["methods"].items()
     ]
     ranks = []

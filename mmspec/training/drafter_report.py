@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
 from mmspec.core.noise import RowNoise
+from mmspec.core.stats import DecodeStats
 from mmspec.core.trees import best_static_paths
 from mmspec.drafters.base import Drafter
 from mmspec.drafters.feature import FOLDER, FeatureDrafter
@@ -125,6 +127,39 @@ def methods(drafter: FeatureDrafter, tables: dict[str, Any]) -> dict[str, Featur
     return chosen
 
 
+@dataclass
+class Tally:
+    """What a method did over all captions."""
+
+    equal: bool = True
+    tokens: int = 0
+    rounds: int = 0
+    forwards: int = 0
+    draft_forwards: int = 0
+    seconds: float = 0.0
+    wall: float = 0.0
+
+    def add(self, stats: DecodeStats, equal: bool, seconds: float, wall: float) -> None:
+        """Count one picture; the first token of a picture comes from the prefill."""
+        self.equal &= equal
+        self.tokens += stats.rows[0].tokens - 1
+        self.rounds += stats.rows[0].rounds
+        self.forwards += stats.forwards
+        self.draft_forwards += stats.draft_forwards
+        self.seconds += seconds
+        self.wall += wall
+
+    def summary(self, plain: Tally, pictures: int) -> dict[str, Any]:
+        return {
+            "tokens_equal": self.equal,
+            "acceptance_length": round(self.tokens / self.rounds, 3),
+            "forwards": round(self.forwards / pictures, 1),
+            "draft_forwards": round(self.draft_forwards / pictures, 1),
+            "time_ratio": round(plain.seconds / self.seconds, 3),
+            "wall_ratio": round(plain.wall / self.wall, 3),
+        }
+
+
 @torch.no_grad()
 def compare(
     pipe: LlamaGenPipeline, chosen: Mapping[str, Drafter], captions: list[str], seed: int = 0
@@ -133,43 +168,30 @@ def compare(
 
     Returns:
         For each method: whether its codes equal plain decoding's, its ``acceptance_length`` (tokens per verification,
-        bonus included), ``forwards`` and ``draft_forwards`` per picture, and ``time_ratio``, the processor time of
-        plain decoding divided by its own (seconds on other devices).
+        bonus included), ``forwards`` and ``draft_forwards`` per picture, and how many times as long plain decoding
+        takes, by the clock (``wall_ratio``) and in processor time (``time_ratio``; the clock's on other devices).
     """
     clock = time.process_time if pipe.device.type == "cpu" else time.perf_counter
-    saved = pipe.drafter
-    seconds = dict.fromkeys(["plain", *chosen], 0.0)
-    totals: dict[str, list[float]] = {name: [0.0, 0.0, 0.0, 0.0] for name in chosen}
-    equal = dict.fromkeys(chosen, True)
+    saved, tallies = pipe.drafter, {name: Tally() for name in ("plain", *chosen)}
     try:
+        for name in tallies:  # once unseen: the first call of a method may measure the machine
+            pipe.drafter = chosen.get(name)
+            pipe(captions[0], seed=seed, output_type="tokens", speculate=name != "plain")
         for row, caption in enumerate(captions):
-            plain = None
-            for name in seconds:
+            plain: Any = None
+            for name, tally in tallies.items():
                 pipe.drafter = chosen.get(name)
-                begin = clock()
+                begin, wall = clock(), time.perf_counter()
                 output = pipe(caption, seed=seed + row, output_type="tokens", speculate=name != "plain")
-                seconds[name] += clock() - begin
+                seconds, wall = clock() - begin, time.perf_counter() - wall
                 assert isinstance(output, ImageOutput)
                 assert output.stats is not None
-                if plain is None:
-                    plain = output.tokens
-                    continue
-                counts = output.stats.rows[0]
-                equal[name] &= torch.equal(torch.as_tensor(output.tokens), torch.as_tensor(plain))
-                new = (counts.tokens - 1, counts.rounds, output.stats.forwards, output.stats.draft_forwards)
-                totals[name] = [old + value for old, value in zip(totals[name], new, strict=True)]
+                tokens = torch.as_tensor(output.tokens)
+                plain = tokens if plain is None else plain
+                tally.add(output.stats, torch.equal(tokens, plain), seconds, wall)
     finally:
         pipe.drafter = saved
-    return {
-        name: {
-            "tokens_equal": equal[name],
-            "acceptance_length": round(tokens / rounds, 3),
-            "forwards": round(forwards / len(captions), 1),
-            "draft_forwards": round(drafts / len(captions), 1),
-            "time_ratio": round(seconds["plain"] / seconds[name], 3),
-        }
-        for name, (tokens, rounds, forwards, drafts) in totals.items()
-    }
+    return {name: tallies[name].summary(tallies["plain"], len(captions)) for name in chosen}
 
 
 def prior_of(measured: dict[str, dict[str, Any]]) -> dict[str, float]:

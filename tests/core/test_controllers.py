@@ -125,6 +125,20 @@ def test_cost_aware_is_never_slower_than_plain_decoding_but_for_the_trials(machi
     assert seconds < 1.03 * plain, (seconds / plain, {w: widths.count(w) for w in set(widths)})
 
 
+@pytest.mark.parametrize(("drafting", "pays"), [(0.0, True), (0.005, True), (0.08, False)])
+def test_cost_aware_counts_the_time_that_drafting_takes(drafting: float, pays: bool) -> None:
+    """Five tokens a forward are worth a draft that takes half a forward, not one that takes eight."""
+    controller = cost_aware(MACHINES["flat"])
+    widths = []
+    for _ in range(60):
+        width = controller.plan(1000, 1)
+        widths.append(width)
+        controller.observe(RoundReport(width, [1 if width == 1 else 5], 0.01, drafting if width > 1 else 0.0))
+    assert (sum(width > 1 for width in widths[10:]) > 25) == pays
+    assert controller.drafting(1, 1) == 0.0
+    assert controller.drafting(64, 1) == drafting
+
+
 def test_cost_aware_respects_the_limit_also_where_nothing_is_known() -> None:
     for limit in (1, 2, 3, 5, 63, 64, 1000):
         assert 1 <= cost_aware({}).plan(limit, 1) <= limit

@@ -149,8 +149,8 @@ def test_summary_is_json_and_names_the_guarantee() -> None:
 
 def test_deviations_are_counted_per_emitted_token() -> None:
     stats = DecodeStats(rows=[RowStats(tokens=4), RowStats(tokens=6)], step_tv_bound=0.5)
-    stats.add_deviation([0, 1], [[0.1, 0.0], [0.3, 0.2, 0.0]])
-    stats.add_deviation([1], [[0.05]])
+    stats.add_step_tv([0, 1], [[0.1, 0.0], [0.3, 0.2, 0.0]])
+    stats.add_step_tv([1], [[0.05]])
     assert [row.step_tv for row in stats.rows] == pytest.approx([0.1, 0.55])
     assert stats.step_tv_max == 0.3
     assert stats.step_tv_mean == pytest.approx(0.065)
@@ -158,7 +158,7 @@ def test_deviations_are_counted_per_emitted_token() -> None:
     merged = merge_stats([stats, stats])
     assert (merged.step_tv_bound, merged.step_tv_max) == (0.5, 0.3)
     assert merged.step_tv_mean == pytest.approx(0.065)
-    stats.add_deviation([0], [[1.0, 1.0]])
+    stats.add_step_tv([0], [[1.0, 1.0]])
     assert stats.sequence_tv == 1.0  # a bound on a total variation
 
 
