@@ -178,7 +178,8 @@ class CTCSession:
         self.first, self.rows, self.codec = drafter.first, list(drafter.rows), drafter.codec
         self.ends = drafter.ends
         self.resync = drafter.settings.config.on_fail == "resync"
-        self.vocab_size, self.max_nodes = setup.vocab_size, drafter.settings.max_nodes
+        self.vocab_size = setup.vocab_size
+        self.max_nodes = min(drafter.settings.max_nodes, setup.max_new_tokens)
         self.misses = [0] * len(self.rows)
 
     def propose_first(self, context: RoundContext, width: int) -> Draft:

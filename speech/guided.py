@@ -10,7 +10,7 @@ left: max(d_n(T), d_b(T)). Extended by the best one each time this is a hypothes
 extensions' probabilities, softmax(score / spread), is largest, it is a tree of alternatives (as EAGLE-2 grows its own,
 Li et al., 2024). The written text is always taken as given, so a correction changes what is expected behind it.
 
-Symbols: T frames, K candidate characters of a step.
+Symbols: T frames, K characters.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ Array = NDArray[np.float64]
 _FLOOR = -12.0
 _NEVER = -1e9
 _MARGIN = 15.0  # ends of a text that are this many nats behind its best one are forgotten
-_CANDIDATES = 8
-_NEAR = 32  # frames in which the next character is looked for when candidates are chosen
+_CANDIDATES = 6  # characters of a step that may become branches
 _LONGEST = 400  # characters of a continuation
 
 
@@ -45,20 +44,15 @@ class _State:
     last: int | None
 
 
-@dataclass(eq=False)
+@dataclass
 class _Extensions:
-    """A text by one more character: candidates (K,) with scores and alignments, and the score of the end."""
+    """A text by one more character: scores (K,) and alignments (K, T') of all, and the score of the end."""
 
-    characters: str
     scores: Array
     end: float
-    labels: NDArray[np.int64]
     in_label: Array
     in_blank: Array
     first: int
-
-    def __lt__(self, other: _Extensions) -> bool:
-        return False  # paths of equal cost keep their order
 
 
 class GuidedHypothesis:
@@ -90,8 +84,8 @@ class GuidedHypothesis:
         self._summed: Array = np.concatenate(
             [np.zeros((1, labels)), np.cumsum(self._log_probs, axis=0)]
         ).T  # (C, T + 1)
-        characters: str = language.config.characters
-        self._labels = np.array([vocabulary.index[c] for c in characters], dtype=np.int64)
+        self._characters: str = language.config.characters
+        self._labels = np.array([vocabulary.index[c] for c in self._characters], dtype=np.int64)
         self._written: list[int] = []
         self._state = self._start()
         self.text = self._greedy(self._state, "")
@@ -121,9 +115,10 @@ class GuidedHypothesis:
         extensions = self._extensions(state, written + path)
         logits = np.append(extensions.scores, extensions.end) / self.spread
         logits -= logits.max()
-        log_q = (logits - np.log(np.exp(logits).sum())).tolist()
-        for place, character in enumerate(extensions.characters):
-            heapq.heappush(heap, (-(base + log_q[place]), path + character, extensions, place))
+        log_q = logits - np.log(np.exp(logits).sum())
+        for place in np.argpartition(log_q[:-1], -_CANDIDATES)[-_CANDIDATES:].tolist():
+            item = (-(base + float(log_q[place])), path + self._characters[place], extensions, place)
+            heapq.heappush(heap, item)
 
     def _given(self, written: str) -> _State:
         """The state of the text that is written."""
@@ -140,30 +135,23 @@ class GuidedHypothesis:
         text = ""
         while len(text) < _LONGEST:
             extensions = self._extensions(state, written + text)
-            if not extensions.characters or extensions.end >= extensions.scores.max():
-                break
             place = int(extensions.scores.argmax())
-            text, state = text + extensions.characters[place], self._child(extensions, place)
+            if extensions.end >= extensions.scores[place]:
+                break
+            text, state = text + self._characters[place], self._child(extensions, place)
         return text.rstrip()
 
     def _extensions(self, state: _State, text: str) -> _Extensions:
         """What may follow ``text``."""
         law = self.weight * self.language.log_law(text)
         end = float(max(state.in_label[-1], state.in_blank[-1]) + law[-1])
-        near = self._log_probs[state.first : state.first + _NEAR]
-        if not len(near):
-            return _Extensions("", np.zeros(0), end, self._labels[:0], np.zeros((0, 0)), np.zeros((0, 0)), state.first)
-        order = (near[:, self._labels].max(0) + law[:-1]).argsort()[::-1][:_CANDIDATES]
-        labels = self._labels[order]
-        in_label, in_blank = self._extend(state, labels)
-        scores = (np.maximum(in_label, in_blank) + self._ahead[state.first :]).max(-1) + law[order]
-        characters: str = self.language.config.characters
-        chosen = "".join(characters[place] for place in order)
-        return _Extensions(chosen, scores, end, labels, in_label, in_blank, state.first)
+        in_label, in_blank = self._extend(state, self._labels)
+        scores = (np.maximum(in_label, in_blank) + self._ahead[state.first :]).max(-1) + law[:-1]
+        return _Extensions(scores, end, in_label, in_blank, state.first)
 
     def _child(self, extensions: _Extensions, place: int) -> _State:
-        label, first = int(extensions.labels[place]), extensions.first
-        return self._trimmed(extensions.in_label[place], extensions.in_blank[place], label, first)
+        label = int(self._labels[place])
+        return self._trimmed(extensions.in_label[place], extensions.in_blank[place], label, extensions.first)
 
     def _extend(self, state: _State, labels: NDArray[np.int64]) -> tuple[Array, Array]:
         """Best paths for a text and one more of ``labels`` (K,): ending in it, and in a blank behind it (K, T')."""

@@ -144,6 +144,7 @@ def export(
     run: Annotated[Path, typer.Option(help="Output folder of 'mmspec train asr joint'.")],
     sets: Annotated[Path, typer.Option(help="Folder that 'mmspec train asr sets' wrote.")],
     output: Output,
+    last: Annotated[bool, typer.Option("--last", help="The last weights instead of their running average.")] = False,
 ) -> None:
     """Write the trained recogniser, its samples and its card. Needs jiwer and pocketsphinx.
 
@@ -153,4 +154,4 @@ def export(
     from mmspec.training.asr_export import export as write
 
     config = AsrConfig(data=data, reader=reader, ctc=ctc, output=run, minutes=1)
-    tell_files([write(config, sets, output)])
+    tell_files([write(config, sets, output, averaged=not last)])

@@ -31,7 +31,7 @@ from mmspec.training.asr_reader import (
     new_reader,
     tokenizer_for,
 )
-from mmspec.training.loop import LoopConfig, fit, restore_average, restore_weights, step_generator
+from mmspec.training.loop import LoopConfig, fit, read_progress, restore_average, restore_weights, step_generator
 from mmspec.training.workers import batch_number, workers
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class AsrConfig(LoopConfig):
     learning_rate: float = 1.2e-3
     warmup_steps: int = 200
     clip_norm: float = 5.0
+    average_decay: float = 0.99
 
     def ctc_settings(self) -> CtcConfig:
         """Settings of the CTC stage, in this stage's precision."""
@@ -132,14 +133,24 @@ def build(config: AsrConfig, letters: list[str]) -> AsrNetwork:
     return AsrNetwork(encoder, load_reader(config.reader_settings(), sizes.encoder))
 
 
-def load_model(config: AsrConfig) -> tuple[TinyAsrModel, PreTrainedTokenizerFast, dict[str, float]]:
-    """The averaged model of the running or finished training in ``config.output``, its tokenizer, steps and minutes."""
+def load_model(
+    config: AsrConfig, averaged: bool = True
+) -> tuple[TinyAsrModel, PreTrainedTokenizerFast, dict[str, float]]:
+    """The model of the running or finished training in ``config.output``, its tokenizer, steps and minutes.
+
+    Args:
+        config: The training.
+        averaged: The running average of the weights, which lags behind in a short training, or the last ones.
+    """
     language, sizes = config.reader_settings(), config.ctc_settings()
     letters = load_sources(config.data)[1]
     network = AsrNetwork(CtcNetwork(sizes, letters), new_reader(language, sizes.encoder))
-    progress = restore_average(network, config.output)
+    if averaged:
+        restore_average(network, config.output)
+    else:
+        restore_weights(network, config.output)
     model = TinyAsrModel(network.ctc.encoder, network.reader.projector, network.reader.decoder, extractor())
-    return model.eval(), tokenizer_for(config.data, language.vocab_size), progress
+    return model.eval(), tokenizer_for(config.data, language.vocab_size), read_progress(config.output)
 
 
 def train(config: AsrConfig) -> Path:
