@@ -25,6 +25,7 @@ from mmspec.drafters.initializers import INITIALIZERS
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.spatial import FOLDER, SpatialDrafter
 from mmspec.pipelines.llamagen import LlamaGenPipeline
+from mmspec.pipelines.outputs import ImageOutput
 from mmspec.training.image_drafter import (
     ImageDrafterConfig,
     gather_pictures,
@@ -228,7 +229,9 @@ def compare(
                     class_labels=[subjects[number].label for number in chosen] if by_class else None,
                     seed=[10_000 + number for number in chosen], micro_batch_size=8, output_type="tokens",
                 )  # fmt: skip
-                forwards[str(window)] += sum(row.rounds + 1 for row in output.stats.rows)  # type: ignore[union-attr]
+                assert isinstance(output, ImageOutput)
+                assert output.stats is not None
+                forwards[str(window)] += sum(row.rounds + 1 for row in output.stats.rows)
         results[name] = forwards
     pipe.drafter = saved
     return results
