@@ -57,11 +57,12 @@ studio quality and telephone language, and the synthetic voices it was trained o
 | `encoder` | `GraniteSpeech5ForCTC`: {layers} conformer blocks, width {width}, 25 frames a second, {labels} letters | {encoder:,} | float16 |
 | `projector` | joins {stack} frames, sees the {stack} before and after | {projector:,} | float16 |
 | `decoder` | `LlamaForCausalLM`: {decoder_layers} layers, width {decoder_width} | {decoder:,} | float16 |
-| `tokenizer` | {pieces} pieces | | |
+| `tokenizer` | 4 marks and {letters} letters | | |
 | `feature_extractor` | {mels} log-mel bands, 10 ms, in pairs; relative to the loudest | | |
 
 The language model is prompted with `<s>`, the audio embeddings and `<text>`, and answers with the transcript and
-`</s>`: lower case words of a-z and apostrophes, numbers and symbols spelt out. Run it in float32.
+`</s>`: lower case words of a-z and apostrophes, numbers and symbols spelt out. Recordings longer than 5 seconds are split
+at a pause. Run it in float32.
 
 ## Measured
 
@@ -156,7 +157,7 @@ def model_card(model: TinyAsrModel, training: dict[str, Any], assessment: str) -
         decoder=model.decoder.num_parameters(),
         decoder_layers=decoder.num_hidden_layers,
         decoder_width=decoder.hidden_size,
-        pieces=decoder.vocab_size,
+        letters=decoder.vocab_size - 4,
         mels=model.feature_extractor.config.num_mels,
         rows="\n".join(_row(name, result) for name, result in training["sets"].items()),
         sequences=training["sets"]["sequence"]["recordings"],

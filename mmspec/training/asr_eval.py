@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from mmspec.bench.wer import error_rates
 from mmspec.pipelines.tiny_asr import TinyASRPipeline
@@ -36,18 +35,11 @@ def ctc_transcriber(model: TinyAsrModel) -> Transcriber:
     return transcribe
 
 
-def plain_transcriber(model: TinyAsrModel, tokenizer: PreTrainedTokenizerFast) -> Transcriber:
+def plain_transcriber(pipe: TinyASRPipeline) -> Transcriber:
     """Greedy decoding with the language model, no draft."""
 
     def transcribe(waveforms: Sequence[Tensor]) -> list[str]:
-        features, lengths = model.feature_extractor(waveforms, RATE)
-        with torch.no_grad():
-            hidden, _, counts = model.encode(features, lengths)
-            prompt, mask = model.prompt_embeddings(hidden, counts)
-            tokens = model.decoder.generate(
-                inputs_embeds=prompt, attention_mask=mask.long(), do_sample=False, max_new_tokens=200
-            )
-        return [str(text).strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+        return pipe([(waveform.numpy(), RATE) for waveform in waveforms], speculate=False).texts
 
     return transcribe
 
@@ -109,7 +101,7 @@ def measure(samples: Sequence[Sample], transcribers: dict[str, Transcriber]) -> 
 def transcribers(pipe: TinyASRPipeline, pocketsphinx: bool = False) -> dict[str, Transcriber]:
     """CTC alone, plain decoding, every drafted preset, and pocketsphinx if wanted."""
     model = pipe.adapter.model
-    kinds = {"ctc": ctc_transcriber(model), "plain": plain_transcriber(model, pipe.tokenizer)}
+    kinds = {"ctc": ctc_transcriber(model), "plain": plain_transcriber(pipe)}
     kinds |= {preset: drafted_transcriber(pipe, preset) for preset in PRESETS}
     return kinds | ({"pocketsphinx": pocketsphinx_transcriber()} if pocketsphinx else {})
 

@@ -26,6 +26,9 @@ PRESETS_OF_THIS_MODEL: dict[str, list[float]] = {"fast": [1.2, 0.1]}
 """Largest entropy and least likelihood of presets that the published thresholds do not suit: those of ``fast`` are for
 ten times as many labels and would take everything."""
 
+MAX_SECONDS = 5.0
+"""Longer recordings are split at a pause: most rows of the training were shorter."""
+
 SAMPLES = {"human": 6, "sequence": 3, "synthetic": 3}
 """How many recordings of each set are shipped."""
 
@@ -52,7 +55,11 @@ def export(config: AsrConfig, sets: Path, folder: str | Path, assessment: str = 
     model, tokenizer, progress = load_model(config, averaged)
     pipe = TinyASRPipeline(
         model.encoder, model.projector, model.decoder, tokenizer, model.feature_extractor,
+<<<<<<< HEAD
         drafter=CTCDrafter(language=character_model(config.data)), presets=PRESETS_OF_THIS_MODEL,
+=======
+        drafter=CTCDrafter(), presets=PRESETS_OF_THIS_MODEL, max_seconds=MAX_SECONDS,
+>>>>>>> asrtrain
     )  # fmt: skip
     stages = {"reader": read_progress(config.reader), "ctc": read_progress(config.ctc), "joint": progress}
     kinds = transcribers(pipe, pocketsphinx=True)
