@@ -18,7 +18,6 @@ from mmspec.training.asr_audio import RATE
 from mmspec.training.asr_card import LICENSE, NOTICE, model_card
 from mmspec.training.asr_data import CorpusConfig, read_corpus
 from mmspec.training.asr_eval import measure, transcribers
-from mmspec.training.asr_language import character_model
 from mmspec.training.asr_sets import SETS, TRANSCRIPTS, Sample, read_set
 from mmspec.training.loop import read_progress
 
@@ -55,11 +54,7 @@ def export(config: AsrConfig, sets: Path, folder: str | Path, assessment: str = 
     model, tokenizer, progress = load_model(config, averaged)
     pipe = TinyASRPipeline(
         model.encoder, model.projector, model.decoder, tokenizer, model.feature_extractor,
-<<<<<<< HEAD
-        drafter=CTCDrafter(language=character_model(config.data)), presets=PRESETS_OF_THIS_MODEL,
-=======
         drafter=CTCDrafter(), presets=PRESETS_OF_THIS_MODEL, max_seconds=MAX_SECONDS,
->>>>>>> asrtrain
     )  # fmt: skip
     stages = {"reader": read_progress(config.reader), "ctc": read_progress(config.ctc), "joint": progress}
     kinds = transcribers(pipe, pocketsphinx=True)
