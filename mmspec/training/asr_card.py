@@ -91,8 +91,8 @@ writes, the others accept more of the draft and may differ.
 | --- | --- | --- |
 {stages}
 
-on two shared cores of a server processor, bf16 autocast. AdamW, cosine schedule by the clock, running average of the
-weights. The result depends on how fast the machine is; give `--steps` to get the same weights again.
+on two shared cores of a server processor, bf16 autocast. AdamW, cosine schedule. With a limit in minutes the result
+depends on how fast the machine is; give `--steps` to be able to get the same weights again.
 
 1. *Reader*: from text alone, the language model learns to write down sentences that are spelt to it in imitated CTC
    probabilities with slips, so it knows more words than the recordings have.
@@ -111,7 +111,8 @@ mmspec train asr reader --data speech --output runs/reader --minutes {reader_min
 mmspec train asr ctc --data speech --output runs/ctc --minutes {ctc_minutes:.0f}
 torchrun --nproc-per-node 2 -m mmspec train asr joint --data speech --reader runs/reader --ctc runs/ctc \\
     --output runs/asr --minutes {joint_minutes:.0f}
-mmspec train asr export --data speech --reader runs/reader --ctc runs/ctc --run runs/asr --sets sets --output tiny-asr
+mmspec train asr export --data speech --reader runs/reader --ctc runs/ctc --run runs/asr --sets sets --output tiny-asr \\
+    --last
 ```
 
 ## Data and licences
