@@ -32,11 +32,11 @@ def test_a_row_is_what_it_is_alone(model, waveforms) -> None:
         own_states, own_probs, (count,) = model.encode(*model.feature_extractor([waveform], 16_000))
         own_prompt, own_mask = model.prompt_embeddings(own_states, torch.tensor([count]))
         assert count == counts[index]
-        torch.testing.assert_close(log_probs[index, :count], own_probs[0], atol=2e-5, rtol=0)
-        torch.testing.assert_close(states[index, :count], own_states[0], atol=2e-5, rtol=0)
+        torch.testing.assert_close(log_probs[index, :count], own_probs[0], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(states[index, :count], own_states[0], atol=2e-5, rtol=1e-4)
         assert own_mask.all()
         assert mask[index].sum() == own_prompt.shape[1]
-        torch.testing.assert_close(prompt[index, mask[index]], own_prompt[0], atol=2e-5, rtol=0)
+        torch.testing.assert_close(prompt[index, mask[index]], own_prompt[0], atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()
