@@ -1,8 +1,8 @@
 """Residual vector-quantised codec of speech: log-mel in, eight codes a frame, causal decoder with an inverse transform.
 
-The encoder sees the whole recording, the decoder the past only, so that decoding can stream. Residual quantisation: Zeghidour et al.,
-2021, "SoundStream"; convolution blocks: Liu et al., 2022, "A ConvNet for the 2020s"; magnitude and phase as output:
-Siuzdak, 2023, "Vocos".
+The decoder sees the past only, so that decoding can stream. Residual quantisation: Juang and Gray, 1982, "Multiple stage vector
+quantization for speech coding"; convolution blocks: Liu et al., 2022, "A ConvNet for the 2020s"; magnitude and phase as
+output: Siuzdak, 2023, "Vocos".
 
 Symbols: B recordings, T frames of codes, G codebooks, K codes of a book, E width of a code vector, D width of the
 network, S spectra a frame.
@@ -26,20 +26,29 @@ LEAD = 240
 """Samples of a window before its own 10 ms: a sample is final once the spectrum 15 ms after it is there."""
 
 
-class ResidualQuantizer(nn.Module):
-    """G codebooks, each quantising what those before it left over."""
+class FrameQuantizer(nn.Module):
+    """Frames of log-mel spectra to codes: principal components, then G codebooks, each quantising what those before it left over.
 
+    Args:
+        frame_size: Numbers of a frame, spectra times mel bands.
+        num_codebooks, num_codes, code_dim: G, K and E.
+    """
+
+    mean: Tensor
+    basis: Tensor
     codebooks: Tensor
 
-    def __init__(self, num_codebooks: int, num_codes: int, code_dim: int) -> None:
+    def __init__(self, frame_size: int, num_codebooks: int, num_codes: int, code_dim: int) -> None:
         super().__init__()
+        self.register_buffer("mean", torch.zeros(frame_size))
+        self.register_buffer("basis", torch.zeros(frame_size, code_dim))
         self.register_buffer("codebooks", torch.zeros(num_codebooks, num_codes, code_dim))
 
-    def encode(self, latents: Tensor) -> Tensor:
-        """Codes (..., G) of ``latents`` (..., E); of equally close codes the lowest."""
-        rest, codes = latents, []
+    def encode(self, frames: Tensor) -> Tensor:
+        """Codes (..., G) of ``frames`` (..., frame_size); of equally close codes the lowest."""
+        rest, codes = (frames - self.mean) @ self.basis, []
         for book in self.codebooks:
-            chosen = (book.square().sum(-1) / 2 - rest @ book.T).argmin(-1)
+            chosen = nearest(rest, book)
             codes.append(chosen)
             rest = rest - book[chosen]
         return torch.stack(codes, dim=-1)
@@ -50,16 +59,17 @@ class ResidualQuantizer(nn.Module):
         return torch.stack(vectors).sum(0)
 
 
+def nearest(vectors: Tensor, book: Tensor) -> Tensor:
+    """Rows (...) of ``book`` (K, E) closest to ``vectors`` (..., E)."""
+    return (book.square().sum(-1) / 2 - vectors @ book.T).argmin(-1)
+
+
 class ConvBlock(nn.Module):
-    """Depthwise convolution over time, then a feed-forward layer, with a residual path.
+    """Depthwise causal convolution over time, then a feed-forward layer, with a residual path."""
 
-    A causal block pads on the left with zeros, or with the frames that came before.
-    """
-
-    def __init__(self, width: int, inner: int, kernel: int, causal: bool) -> None:
+    def __init__(self, width: int, inner: int, kernel: int) -> None:
         super().__init__()
         self.past = kernel - 1
-        self.causal = causal
         self.depthwise = nn.Conv1d(width, width, kernel, groups=width)
         self.norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, inner)
@@ -67,12 +77,8 @@ class ConvBlock(nn.Module):
         self.scale = nn.Parameter(torch.full((width,), 0.1))
 
     def forward(self, x: Tensor, history: Tensor | None = None) -> Tensor:
-        """Map ``x`` (B, T, D); ``history`` (B, kernel - 1, D), read by causal blocks, is what came before."""
-        if history is None:
-            left = self.past if self.causal else self.past // 2
-            padded = F.pad(x, (0, 0, left, self.past - left))
-        else:
-            padded = torch.cat([history, x], dim=1)
+        """Map ``x`` (B, T, D); ``history`` (B, kernel - 1, D) is what came before, zeros by default."""
+        padded = F.pad(x, (0, 0, self.past, 0)) if history is None else torch.cat([history, x], dim=1)
         mixed = self.depthwise(padded.transpose(1, 2)).transpose(1, 2)
         return x + self.scale * self.down(F.gelu(self.up(self.norm(mixed))))
 
@@ -82,16 +88,16 @@ class SpeechCodec(ModelMixin, ConfigMixin):
 
     Args:
         sample_rate: Samples a second; the transforms are laid out for 16 kHz.
-        spectra_per_frame: Spectra (10 ms) joined into one frame of codes: 4 give 25 frames a second.
+        spectra_per_frame: Spectra (10 ms) joined into one frame of codes: 8 give 12.5 frames a second.
         num_mels: Mel bands that the encoder reads.
-        width: Width of the network.
+        width: Width of the decoder.
         inner: Width inside the feed-forward layers.
-        kernel: Frames that a convolution sees, odd.
-        encoder_fine, encoder_coarse, decoder_coarse, decoder_fine: Blocks at the rate of spectra and of frames.
+        kernel: Frames that a convolution sees.
+        coarse_blocks, fine_blocks: Blocks of the decoder at the rate of frames and at that of spectra.
         num_codebooks, num_codes, code_dim: Sizes of the quantiser.
 
     Raises:
-        ValueError: If a size is not positive, or ``kernel`` is even.
+        ValueError: If a size is not positive, or the kernel or the codebook too small.
     """
 
     config_name = "config.json"
@@ -100,40 +106,30 @@ class SpeechCodec(ModelMixin, ConfigMixin):
     def __init__(
         self,
         sample_rate: int = 16_000,
-        spectra_per_frame: int = 4,
+        spectra_per_frame: int = 8,
         num_mels: int = 80,
         width: int = 192,
         inner: int = 480,
         kernel: int = 7,
-        encoder_fine: int = 2,
-        encoder_coarse: int = 2,
-        decoder_coarse: int = 2,
-        decoder_fine: int = 4,
+        coarse_blocks: int = 2,
+        fine_blocks: int = 4,
         num_codebooks: int = 8,
         num_codes: int = 256,
-        code_dim: int = 64,
+        code_dim: int = 96,
     ) -> None:
         super().__init__()
         for name in ("sample_rate", "spectra_per_frame", "num_mels", "width", "inner", "num_codebooks", "code_dim"):
             if getattr(self.config, name) <= 0:
                 raise ValueError(f"`{name}` is {getattr(self.config, name)}; it must be positive.")
-        if kernel < 1 or kernel % 2 == 0 or num_codes < 2:
-            raise ValueError(f"`kernel` ({kernel}) must be odd and `num_codes` ({num_codes}) at least 2.")
-
-        def blocks(count: int, causal: bool) -> nn.ModuleList:
-            return nn.ModuleList(ConvBlock(width, inner, kernel, causal) for _ in range(count))
+        if kernel < 2 or num_codes < 2:
+            raise ValueError(f"`kernel` ({kernel}) and `num_codes` ({num_codes}) must be at least 2.")
 
         bins = SPECTRUM_SIZE // 2 + 1
-        self.read = nn.Linear(num_mels, width)
-        self.fine_encoder = blocks(encoder_fine, causal=False)
-        self.join = nn.Linear(width * spectra_per_frame, width)
-        self.coarse_encoder = blocks(encoder_coarse, causal=False)
-        self.to_latent = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, code_dim))
-        self.quantizer = ResidualQuantizer(num_codebooks, num_codes, code_dim)
+        self.quantizer = FrameQuantizer(num_mels * spectra_per_frame, num_codebooks, num_codes, code_dim)
         self.from_latent = nn.Linear(code_dim, width)
-        self.coarse_decoder = blocks(decoder_coarse, causal=True)
+        self.coarse = nn.ModuleList(ConvBlock(width, inner, kernel) for _ in range(coarse_blocks))
         self.split = nn.Linear(width, width * spectra_per_frame)
-        self.fine_decoder = blocks(decoder_fine, causal=True)
+        self.fine = nn.ModuleList(ConvBlock(width, inner, kernel) for _ in range(fine_blocks))
         self.to_spectrum = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * bins))
         self.register_buffer("window", torch.hann_window(SPECTRUM_SIZE), persistent=False)
         self.register_buffer(
@@ -160,15 +156,9 @@ class SpeechCodec(ModelMixin, ConfigMixin):
         power = torch.fft.rfft(frames).abs().square() @ self.filters
         return power.clamp_min(1e-6).log10() / 4 + 0.5
 
-    def latents(self, waveforms: Tensor) -> Tensor:
-        """Encoder output (B, T, E) of ``waveforms`` (B, n), n a multiple of a frame."""
-        x = self.read(self.log_mel(waveforms))
-        for block in self.fine_encoder:
-            x = block(x)
-        x = self.join(x.unflatten(1, (-1, self.config.spectra_per_frame)).flatten(2))
-        for block in self.coarse_encoder:
-            x = block(x)
-        return self.to_latent(x)
+    def frames(self, waveforms: Tensor) -> Tensor:
+        """Stacked log-mel spectra (B, T, S * num_mels) of ``waveforms`` (B, n), n a multiple of a frame."""
+        return self.log_mel(waveforms).unflatten(1, (-1, self.config.spectra_per_frame)).flatten(2)
 
     @torch.no_grad()
     def encode(self, waveform: Tensor) -> Tensor:
@@ -182,7 +172,7 @@ class SpeechCodec(ModelMixin, ConfigMixin):
         if not torch.isfinite(waveform).all():
             raise ValueError("`waveform` holds values that are not finite.")
         padded = F.pad(waveform, (0, -len(waveform) % self.frame_samples)).to(self.device, self.dtype)
-        return self.quantizer.encode(self.latents(padded[None])[0])
+        return self.quantizer.encode(self.frames(padded[None])[0])
 
     def spectra(self, latents: Tensor, histories: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Windowed pieces (B, S * T, SPECTRUM_SIZE) of waveform for quantised ``latents`` (B, T, E).
@@ -190,8 +180,8 @@ class SpeechCodec(ModelMixin, ConfigMixin):
         ``histories`` are the inputs of the causal blocks that came before; the new ones are returned.
         """
         x, kept = self.from_latent(latents), []
-        for number, block in enumerate([*self.coarse_decoder, *self.fine_decoder]):
-            if number == len(self.coarse_decoder):
+        for number, block in enumerate([*self.coarse, *self.fine]):
+            if number == len(self.coarse):
                 x = self.split(x).unflatten(2, (self.config.spectra_per_frame, -1)).flatten(1, 2)
             if histories is not None:
                 kept.append(torch.cat([histories[number], x], dim=1)[:, -block.past :])

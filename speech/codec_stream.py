@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmspec.speech.codec import LEAD, SPECTRUM_HOP, SPECTRUM_SIZE, SpeechCodec, overlap_add
 
-BLOCK = 4
+BLOCK = 2
 """Frames decoded at a time."""
 
 
@@ -26,10 +26,9 @@ class CodecStream:
     def __init__(self, codec: SpeechCodec, block: int = BLOCK) -> None:
         self.codec, self.block = codec, block
         config = codec.config
-        depth = (config.decoder_coarse, config.decoder_fine)
         self._histories = [
             torch.zeros(1, config.kernel - 1, config.width, device=codec.device, dtype=codec.dtype)
-            for _ in range(sum(depth))
+            for _ in range(config.coarse_blocks + config.fine_blocks)
         ]
         self._overlap = torch.zeros(SPECTRUM_SIZE - SPECTRUM_HOP, device=codec.device)
         self._pending: list[Tensor] = []

@@ -13,7 +13,7 @@ from mmspec.cli.recipes import BatchSize, Device, Minutes, Output, Resume, Seed,
 app = typer.Typer(help="Train the embedded voice, stage by stage.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder of the recordings, the output of 'mmspec train tts data'.")]
-Codec = Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts codec'.")]
+Quantizer = Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts quantizer'.")]
 
 
 @app.callback()
@@ -33,8 +33,21 @@ def data(data: Annotated[Path, typer.Option(help="Folder for packages and record
 
 
 @app.command()
+def quantizer(
+    data: Data, output: Output, seed: Seed = None, device: Device = "auto", settings: Settings = None
+) -> None:
+    """Fit the codes by k-means; takes a minute.
+
+    [bold]Example[/]: mmspec train tts quantizer --data voice --output runs/quantizer
+    """
+    given = {"data": data, "output": output, "seed": seed}
+    run_recipe("mmspec.training.tts_quantizer", "QuantizerConfig", given, device, settings)
+
+
+@app.command()
 def codec(
     data: Data,
+    quantizer: Quantizer,
     output: Output,
     steps: Steps = None,
     minutes: Minutes = None,
@@ -44,12 +57,35 @@ def codec(
     resume: Resume = False,
     settings: Settings = None,
 ) -> None:
-    """Train the codec.
+    """Train the decoder of the codec.
 
-    [bold]Example[/]: mmspec train tts codec --data voice --output runs/codec --minutes 30
+    [bold]Example[/]: mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps 1000
     """
     given = {
-        "data": data, "output": output, "steps": steps, "minutes": minutes, "batch_size": batch_size, "seed": seed,
-        "resume": resume,
+        "data": data, "quantizer": quantizer, "output": output, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.tts_codec", "CodecConfig", given, device, settings)
+
+
+@app.command()
+def talker(
+    data: Data,
+    quantizer: Quantizer,
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train the talker and its code predictor.
+
+    [bold]Example[/]: mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps 1500
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "output": output, "steps": steps, "minutes": minutes, "seed": seed,
+        "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_talker", "TalkerConfig", given, device, settings)

@@ -1,8 +1,8 @@
-"""First stage of the embedded voice: its codec.
+"""Second stage of the embedded voice: the decoder of its codec.
 
-Loss: absolute difference of log-mel spectra at four resolutions and of log magnitudes at one, of complex spectra with a small
-weight, and 0.25 |z - sg(q)|^2. Codebooks follow moving averages of what is assigned to them (van den Oord et al., 2017, "Neural Discrete Representation Learning", appendix
-A.1), unused codes restart; half of the rows use a random number of codebooks only (Zeghidour et al., 2021, "SoundStream"), so that the first ones matter most.
+Loss: absolute difference of log-mel spectra at four resolutions and of log magnitudes at one, and of complex spectra with a small weight (as in
+Siuzdak, 2023, "Vocos", without its discriminators). A share of the rows uses a random number of codebooks only
+(Zeghidour et al., 2021, "SoundStream"), so that the decoder is steady where late codes are odd.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mmspec.speech.codec_stream import decode
 from mmspec.speech.log_mel import mel_filters
 from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
 from mmspec.training.tts_data import Recording, read_recordings
+from mmspec.training.tts_quantizer import load_quantizer
 
 logger = logging.getLogger(__name__)
 
@@ -34,58 +35,46 @@ class CodecConfig(LoopConfig):
 
     Args:
         data: Folder of the recordings, the output of ``mmspec train tts data``.
+        quantizer: Output folder of ``mmspec train tts quantizer``.
         frames: Frames of codes in a sample.
-        width, inner, num_codes, code_dim: Sizes, see :class:`mmspec.speech.codec.SpeechCodec`.
-        code_decay, dead_code_usage: Decay of the averages of codes, and the count of vectors a step below which a
-            code restarts.
+        width, inner: Sizes, see :class:`mmspec.speech.codec.SpeechCodec`.
         full_rows: Share of rows that use all codebooks.
     """
 
     data: Path
-    frames: int = 28
+    quantizer: Path
+    frames: int = 16
     width: int = 192
     inner: int = 480
-    num_codes: int = 256
-    code_dim: int = 64
-    code_decay: float = 0.98
-    dead_code_usage: float = 0.03
-    full_rows: float = 0.6
+    full_rows: float = 0.75
     batch_size: int = 12
     learning_rate: float = 1.5e-3
 
 
 class CodecTrainer(nn.Module):
-    """The codec with the running sums of its codebooks."""
-
-    counts: Tensor
-    sums: Tensor
+    """The codec with the filters of its loss."""
 
     def __init__(self, codec: SpeechCodec, config: CodecConfig) -> None:
         super().__init__()
         self.codec, self.config = codec, config
-        shape = codec.quantizer.codebooks.shape
-        self.register_buffer("counts", torch.zeros(shape[:2]))
-        self.register_buffer("sums", torch.zeros(shape))
         self.mels = nn.ParameterList(
             nn.Parameter(mel_filters(bands, size, 16_000, 30.0, 8000.0), requires_grad=False)
             for size, bands in RESOLUTIONS
         )
 
-    def loss(self, waves: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float], Tensor, Tensor]:
-        """Loss of ``waves`` (B, n), numbers for the log, rests before each book (G, m, E) and codes (m, G)."""
-        latents = self.codec.latents(waves)
-        books = self.codec.quantizer.codebooks
+    def loss(self, waves: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Loss of ``waves`` (B, n) and numbers for the log."""
+        quantizer = self.codec.quantizer
         with torch.no_grad():
-            rests, codes, sums = quantise(latents, books)
-        used = torch.randint(1, len(books) + 1, (len(waves),), generator=generator)
-        used = torch.where(torch.rand(len(waves), generator=generator) < self.config.full_rows, len(books), used)
-        quantised = sums[used - 1, torch.arange(len(waves))]
-        commitment = (latents - quantised).square().mean() + 0.5 * (latents - sums[0]).square().mean()
-        output = self.codec.synthesise(latents + (quantised - latents).detach())
+            codes = quantizer.encode(self.codec.frames(waves))
+            vectors = torch.stack([book[codes[..., i]] for i, book in enumerate(quantizer.codebooks)], dim=2)
+        books = vectors.shape[2]
+        used = torch.randint(1, books + 1, (len(waves),), generator=generator)
+        used = torch.where(torch.rand(len(waves), generator=generator) < self.config.full_rows, books, used)
+        kept = torch.arange(books) < used[:, None]  # (B, G)
+        output = self.codec.synthesise((vectors * kept[:, None, :, None]).sum(2))
         mel, other = self.spectral_losses(output, waves)
-        loss = mel + other + 0.25 * commitment
-        numbers = {"mel": mel.item(), "commitment": commitment.item()}
-        return loss, numbers, rests.flatten(1, 2), codes.flatten(0, 1)
+        return mel + other, {"mel": mel.item()}
 
     def spectral_losses(self, output: Tensor, waves: Tensor) -> tuple[Tensor, Tensor]:
         """Mean distance of log-mel spectra; weighted distance of magnitudes and of complex spectra."""
@@ -105,39 +94,16 @@ class CodecTrainer(nn.Module):
                 other = 0.3 * (logs[0] - logs[1]).abs().mean() + 0.15 * difference
         return mel, other
 
-    @torch.no_grad()
-    def update_codes(self, rests: Tensor, codes: Tensor, generator: torch.Generator) -> None:
-        """Move the codes to the averages of the vectors (G, m, E) that ``codes`` (m, G) assigns; restart unused ones."""
-        decay, books = self.config.code_decay, self.codec.quantizer.codebooks
-        for index, (rest, chosen) in enumerate(zip(rests, codes.unbind(-1), strict=True)):
-            counts, sums = self.counts[index], self.sums[index]
-            counts.mul_(decay).index_add_(0, chosen, rest.new_full((len(rest),), 1 - decay))
-            sums.mul_(decay).index_add_(0, chosen, rest, alpha=1 - decay)
-            dead = (counts < self.config.dead_code_usage).nonzero().flatten()
-            if len(dead):
-                picks = torch.randint(len(rest), (len(dead),), generator=generator)
-                counts[dead] = 0.5
-                sums[dead] = 0.5 * rest[picks]
-            books[index].copy_(sums / counts[:, None])
-
-
-def quantise(latents: Tensor, books: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each book quantises (G, B, T, E), codes (B, T, G), and the sums of the first 1 .. G books (G, B, T, E)."""
-    rest, rests, codes, sums = latents, [], [], []
-    for book in books:
-        rests.append(rest)
-        chosen = (book.square().sum(-1) / 2 - rest @ book.T).argmin(-1)
-        codes.append(chosen)
-        rest = rest - book[chosen]
-        sums.append(latents - rest)
-    return torch.stack(rests), torch.stack(codes, dim=-1), torch.stack(sums)
-
 
 def build_codec(config: CodecConfig) -> SpeechCodec:
-    """An untrained codec of the configured size."""
-    return SpeechCodec(
-        width=config.width, inner=config.inner, num_codes=config.num_codes, code_dim=config.code_dim
+    """A codec of the configured size with fitted codes and an untrained decoder."""
+    quantizer = load_quantizer(config.quantizer)
+    books, codes, width = quantizer.codebooks.shape
+    codec = SpeechCodec(
+        width=config.width, inner=config.inner, num_codebooks=books, num_codes=codes, code_dim=width
     )  # fmt: skip
+    codec.quantizer.load_state_dict(quantizer.state_dict())
+    return codec
 
 
 def draw_pieces(waves: list[Tensor], count: int, length: int, generator: torch.Generator) -> Tensor:
@@ -164,18 +130,12 @@ def train(config: CodecConfig) -> Path:
     waves = [recording.waveform for recording in recordings if not recording.held_out]
     trainer = CodecTrainer(build_codec(config), config)
     length = config.frames * trainer.codec.frame_samples
-    assigned: list[Tensor] = []
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         generator = step_generator(config.seed, step)
-        batch = draw_pieces(waves, config.batch_size, length, generator)
-        loss, numbers, *assigned[:] = trainer.loss(batch, generator)
-        return loss, numbers
+        return trainer.loss(draw_pieces(waves, config.batch_size, length, generator), generator)
 
-    def after_step(step: int) -> None:
-        trainer.update_codes(assigned[0], assigned[1], step_generator(config.seed + 1, step))
-
-    seconds = fit(trainer, loss_of, config, after_step)
+    seconds = fit(trainer, loss_of, config)
     return save(trainer, recordings, config, seconds / 60)
 
 
