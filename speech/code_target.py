@@ -38,6 +38,7 @@ class CodeTarget:
             the frame is finished and the talker is next.
         frame: These codes (B, G), zero behind them.
         states: Talker states that the frames are drawn from (B, D).
+        fresh: Whether the code that the prefill drew is not noted yet.
         talker_calls, predictor_calls: Calls so far; they run side by side where a round has both.
         tail: Vectors that stand behind the draft (K, *) in the ``chain`` layout, set by drafters that look ahead.
         tail_hidden: Hidden states (1, K, E) of the tail in the last call.
@@ -62,10 +63,14 @@ class CodeTarget:
         logits, self.states = self.model.prefill()
         self.talker_calls += 1
         rows = len(logits)
+        if self.layout == "chain" and rows > 1:
+            raise ValueError(f"Layout 'chain' holds one row, but there are {rows}; use 'fixed'.")
+        # for the whole call: a row that is left alone in the midst of a frame has no cache of it
+        self._chained = self.layout != "fixed" and rows == 1
         self.frame = torch.zeros(rows, self.num_codebooks, dtype=torch.long, device=self.device)
         # as if a frame had just ended: the token that the loop draws now is code 0
         self.filled = [self.num_codebooks] * rows
-        self._pending_first = True
+        self.fresh = True
         return TargetOutput(self.law.first(logits)[:, None], self.states[:, None])
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
@@ -79,8 +84,7 @@ class CodeTarget:
             return self._talk(None, draft.num_nodes)
         if not ended:
             return self._predict(None, draft)
-        rows, logits = len(self.filled), None
-        hidden = self.states.new_zeros(0)
+        rows = len(self.filled)
         logits = torch.zeros(rows, draft.num_nodes, self.vocab_size, device=self.device)
         talked = self._talk(torch.tensor(ended, device=self.device), 1)
         drawn = self._predict(torch.tensor(going, device=self.device), draft)
@@ -93,8 +97,8 @@ class CodeTarget:
 
     def _begin(self, root: Tensor) -> None:
         """Take note of the code that the prefill was drawn from; later codes are noted when they are committed."""
-        if self._pending_first:
-            self._pending_first = False
+        if self.fresh:
+            self.fresh = False
             self._note(root[:, None], [1] * len(root))
 
     def _limit(self, draft: Draft) -> None:
@@ -121,10 +125,7 @@ class CodeTarget:
     def _predict(self, rows: Tensor | None, draft: Draft) -> TargetOutput:
         """Residual codes behind the nodes of ``rows``, ``None`` for all."""
         self.predictor_calls += 1
-        if self.layout == "chain" or (self.layout == "auto" and len(self.filled) == 1):
-            hidden = self._chain(draft.tokens)
-        else:
-            hidden = self._fixed(rows, draft.tokens)
+        hidden = self._chain(draft.tokens) if self._chained else self._fixed(rows, draft.tokens)
         filled = torch.tensor(self.filled, device=self.device)
         filled = filled if rows is None else filled[rows]
         nodes = torch.arange(draft.num_nodes, device=self.device)
@@ -134,8 +135,6 @@ class CodeTarget:
 
     def _chain(self, tokens: Tensor) -> Tensor:
         """Hidden states (1, N, E) of the nodes behind the cached codes of the frame."""
-        if len(self.filled) != 1:
-            raise ValueError(f"Layout 'chain' holds one row, but there are {len(self.filled)}; use 'fixed'.")
         filled = self.filled[0]
         if self._inner is None or filled == 1:
             self._inner, self._cached = self.model.open_inner(), 0
@@ -184,10 +183,6 @@ class CodeTarget:
             self.filled[row] = start + count
 
     def select_rows(self, rows: Tensor) -> None:
-        if self._pending_first:
-            self.frame, self.states = self.frame[rows], self.states[rows]
-            self.filled = [self.filled[row] for row in rows.tolist()]
-        else:
-            self.frame, self.states = self.frame[rows], self.states[rows]
-            self.filled = [self.filled[row] for row in rows.tolist()]
+        self.frame, self.states = self.frame[rows], self.states[rows]
+        self.filled = [self.filled[row] for row in rows.tolist()]
         self.model.select_rows(rows)

@@ -57,6 +57,14 @@ class FrameModel(Protocol):
         """Raw float32 logits (b, n, V) of the codes of ``books`` (n,) or (b, n) for ``hidden`` (b, n, E)."""
         ...
 
+    def start_state(self, states: Tensor) -> Tensor:
+        """Talker states (b, D) as the predictor reads them, on the scale of its outputs (b, E)."""
+        ...
+
+    def code_table(self) -> Tensor:
+        """Embeddings (G, K, E) of the codes as the predictor reads them."""
+        ...
+
     def open_inner(self) -> InnerSession:
         """A fresh memory of one frame of one row."""
         ...
