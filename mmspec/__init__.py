@@ -44,9 +44,14 @@ if TYPE_CHECKING:
     from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
     from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
+    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline as TextToSpeechPipeline
     from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.speech.codec import SpeechCodec as SpeechCodec
     from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
     from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
+    from mmspec.speech.residual_drafter import ResidualDrafter as ResidualDrafter
+    from mmspec.speech.residual_heads import ResidualHeads as ResidualHeads
+    from mmspec.speech.talker import SpeechTalker as SpeechTalker
     from mmspec.speech.tiny_asr import AudioProjector as AudioProjector
 
 from mmspec.acceptance import ACCEPTANCE_RULES
@@ -80,6 +85,10 @@ _EXPORTS = {
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
     "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
+    "ResidualHeads": "mmspec.speech.residual_heads",
+    "SpeechCodec": "mmspec.speech.codec",
+    "SpeechTalker": "mmspec.speech.talker",
+    "TextToSpeechPipeline": "mmspec.pipelines.text_to_speech",
     "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",

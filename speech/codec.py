@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from diffusers import ConfigMixin, ModelMixin
+from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
+from mmspec.models.strict import StrictModelMixin
 from mmspec.speech.log_mel import mel_filters
 
 SPECTRUM_HOP = 160
@@ -83,7 +84,7 @@ class ConvBlock(nn.Module):
         return x + self.scale * self.down(F.gelu(self.up(self.norm(mixed))))
 
 
-class SpeechCodec(ModelMixin, ConfigMixin):
+class SpeechCodec(StrictModelMixin, ConfigMixin):
     """Turns speech into residual codes and back.
 
     Args:

@@ -77,7 +77,10 @@ class TalkerModel:
 
     def advance(self, rows: Tensor | None, codes: Tensor) -> tuple[Tensor, Tensor]:
         lengths = self.cache.lengths if rows is None else self.cache.lengths[rows]
-        longest = max(self._lengths) + 1 if len(self._lengths) == 1 else int(lengths.max()) + 1
+        called = range(len(self._lengths)) if rows is None else rows.tolist()
+        for row in called:
+            self._lengths[row] += 1
+        longest = max(self._lengths[row] for row in called)
         self.cache.plan(1, longest, only=rows)
         inputs = self.network.frames(codes[:, None])
         mask = None
@@ -86,7 +89,6 @@ class TalkerModel:
         hidden = self.network(inputs, lengths[:, None], mask, self.cache)[:, 0]
         if rows is None:
             self.cache.lengths = self.cache.lengths + 1
-            self._lengths = [length + 1 for length in self._lengths]
         else:
             self.cache.lengths = self.cache.lengths.index_add(0, rows, torch.ones_like(rows))
         return self.network.codec_head(hidden).float(), hidden
