@@ -281,6 +281,8 @@ class TextToSpeechPipeline(SpecPipeline):
     ) -> FrameRequest:
         formed = SamplingParams()  # the target's logits are the law itself
         drafter, rule = self.choose_method(speculate, formed)
+        if drafter is not None:
+            drafter.check_target(self.talker)
         frames = max(piece.budget for piece in pieces)
 
         def model(network: SpeechTalker, device: torch.device) -> TalkerModel:

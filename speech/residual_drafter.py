@@ -26,6 +26,7 @@ from mmspec.core.noise import Stream
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_positive
+from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.speech.code_target import CodeTarget
 from mmspec.speech.draft_lengths import DraftLengths
 from mmspec.speech.residual_heads import ResidualHeads
@@ -96,6 +97,10 @@ class ResidualDrafter(SchedulerMixin, ConfigMixin, Drafter):
         if self.heads is not None:
             self.heads.to(*args, **kwargs)
         return self
+
+    def check_target(self, network: Any) -> None:
+        if self.heads is not None and self.heads.config.target is not None:
+            check_fingerprint(self.heads.config.target, network)
 
     @property
     def max_nodes(self) -> int:

@@ -16,6 +16,8 @@ Symbols: b rows, E predictor width, D width of the predictor's inputs, G codes a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin
@@ -36,7 +38,8 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
         width: E.
         input_width: D, for ``lookahead``.
         hidden_size: H, for ``chained``.
-        target: Fingerprint of the predictor that they were made for.
+        target: Fingerprint of the model that they were made for, see :mod:`mmspec.drafters.fingerprint`; ``None``
+            checks sizes only.
 
     Raises:
         ValueError: For an unknown kind, or sizes below 1.
@@ -50,7 +53,7 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
         width: int = 128,
         input_width: int = 192,
         hidden_size: int = 64,
-        target: str = "",
+        target: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if kind not in KINDS:

@@ -130,6 +130,10 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         self.codec_head = nn.Linear(hidden_size, first_vocab_size, bias=False)
         self.code_predictor = CodePredictor(hidden_size, num_codebooks, num_codes, inner)
 
+    def get_output_embeddings(self) -> nn.Linear:
+        """The head of code 0, by which drafters know their target."""
+        return self.codec_head
+
     def text(self, tokens: Tensor) -> Tensor:
         """Projected embeddings (..., D) of text ``tokens`` (...)."""
         return self.text_projection(self.text_embedding(tokens))

@@ -89,3 +89,28 @@ def talker(
         "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.tts_talker", "TalkerConfig", given, device, settings)
+
+
+@app.command()
+def drafter(
+    data: Data,
+    quantizer: Quantizer,
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train the learned part of the residual drafter on codes that the model draws itself.
+
+    [bold]Example[/]: mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps 1500
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_drafter", "ResidualDrafterConfig", given, device, settings)
