@@ -8,8 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
-from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, load_recogniser, prompts_of, samples_of
+from mmspec.cli.loading import (
+    DEFAULT_IMAGE_MODEL,
+    load_pipeline,
+    load_recogniser,
+    load_voice,
+    prompts_of,
+    samples_of,
+)
 from mmspec.cli.output import complain, progress, say, show, tell_files
+from mmspec.cli.speak import DEFAULT_VOICE
 from mmspec.cli.transcribe import DEFAULT_SPEECH_MODEL
 
 app = typer.Typer(help="Measure methods against plain decoding of the same loop.", no_args_is_help=True)
@@ -131,6 +139,50 @@ def asr(
         bench.extra = bench_pair(*random_pair(), [item.file for item in recordings[:8]])
     with progress("recordings", len(recordings)) as on_item:
         report = run_speech_bench(pipe, bench, on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("tts")
+def tts(
+    model: options.Model = DEFAULT_VOICE,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Own sentence instead of the checkpoint's; may be repeated.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Sentences; default 20, or 3 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three methods and few sentences, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for tts.json and tts.png.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first sentence; the next have seed + 1, ...", min=0)] = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench speech synthesis: calls of talker and code predictor, codes per call, wall time, time to first audio.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's sound returned another.
+
+    [bold]Example[/]: mmspec bench tts --method default --method ratio --json tts.json
+    """
+    from mmspec.bench.tts import TtsBench, read_sentences, run_tts_bench
+    from mmspec.bench.tts_methods import choose_tts_methods
+    from mmspec.models.loading import local_folder
+
+    methods = choose_tts_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "tts.json", plot or out / "tts.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    count = items if items is not None else 3 if quick else 20
+    sentences = text or read_sentences(local_folder(model) or Path(model), count)
+    pipe = load_voice(model, device, dtype)
+    with progress("sentences", len(sentences)) as on_item:
+        report = run_tts_bench(pipe, TtsBench(model, methods, sentences, seed), on_item)
     show(report.table())
     say("* what the checkpoint recommends")
     _finish(report, json_file, plot)

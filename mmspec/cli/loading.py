@@ -44,6 +44,20 @@ def load_recogniser(model: str, device: str = "auto", dtype: str = "auto") -> An
     return pipe
 
 
+def load_voice(model: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """Load the text-to-speech pipeline ``model`` onto ``device``."""
+    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
+
+    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+    from mmspec.runner.device import pick_device, pick_dtype
+
+    quiet_diffusers()
+    place = pick_device(device)
+    pipe = TextToSpeechPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def set_method(
     pipe: Any, drafter: str | None, acceptance: str | None, assignments: Sequence[str], schedule: str | None = None
 ) -> None:
