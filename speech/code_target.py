@@ -160,7 +160,7 @@ class CodeTarget:
         node = books - filled[:, None] + 1  # (b, G - 1) the node that holds each code
         drafted = tokens.gather(1, node.clamp(0, tokens.shape[1] - 1))
         codes = torch.where((node > 0) & (node < tokens.shape[1]), drafted, frame[:, :-1])
-        hidden = self.model.inner(self.model.inner_inputs(states, codes, 0))
+        hidden = self.model.inner(states, codes)
         nodes = torch.arange(tokens.shape[1], device=self.device)
         place = (filled[:, None] + nodes).clamp_max(self.num_codebooks - 1)
         return hidden.gather(1, place[..., None].expand(-1, -1, hidden.shape[-1]))

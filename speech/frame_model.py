@@ -49,8 +49,8 @@ class FrameModel(Protocol):
         """Inputs of the predictor (b, n, *): ``states`` (b, D) if given, then ``codes`` (b, m) of books ``first``, ..."""
         ...
 
-    def inner(self, inputs: Tensor) -> Tensor:
-        """Hidden states (b, n, E) of the predictor for ``inputs`` (b, n, *) from position 0 on, without a cache."""
+    def inner(self, states: Tensor, codes: Tensor) -> Tensor:
+        """Hidden states (b, n + 1, E) of the predictor for ``states`` (b, D) and ``codes`` (b, n), without a cache."""
         ...
 
     def head(self, hidden: Tensor, books: Tensor) -> Tensor:

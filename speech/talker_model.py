@@ -98,7 +98,8 @@ class TalkerModel:
         embedded = self.network.embed_codes(codes.clamp_max(self.network.config.num_codes - 1), first)
         return embedded if states is None else torch.cat([states[:, None], embedded], dim=1)
 
-    def inner(self, inputs: Tensor) -> Tensor:
+    def inner(self, states: Tensor, codes: Tensor) -> Tensor:
+        inputs = self.inner_inputs(states, codes, 0)
         return self.network.code_predictor(inputs, torch.arange(inputs.shape[1], device=self.device)[None])
 
     def head(self, hidden: Tensor, books: Tensor) -> Tensor:
