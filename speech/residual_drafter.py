@@ -209,7 +209,9 @@ class ResidualSession:
         assert self._table is not None
         chained = self.heads.config.kind == "chained"
         last, book = (tokens[-1], books - 1) if chained else (tokens[0], place - 1)
-        code = self._table[book, last.clamp_max(self._table.shape[1] - 1)]
+        # rows that draft nothing now, and draft tokens that are no codes, only need some embedding
+        size = self._table.shape
+        code = self._table[book.clamp_max(size[0] - 1), last.clamp_max(size[1] - 1)]
         return self.heads.step(state, code, books, step + 1)
 
     def _noise(self, context: RoundContext, count: int) -> Tensor:

@@ -19,7 +19,7 @@ _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _SYMBOLS = {"*": " star ", "#": " pound ", "&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "%": " percent ",
             "$": " dollars ", "/": " slash ", "_": " "}  # fmt: skip
-_PAUSES = str.maketrans({"?": ".", "!": ".", ":": ",", ";": ",", "…": ".", "\n": ".", "\r": " ", "\t": " "})
+_PAUSES = str.maketrans({"?": ".", "!": ".", ":": ",", ";": ",", "…": ".", "\n": ". ", "\r": " ", "\t": " "})
 _SILENT = frozenset("\"()[]{}<>-–—“”«»`")
 _LEFT = 6  # digits that are read as one number; longer ones are read digit by digit
 
