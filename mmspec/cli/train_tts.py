@@ -114,3 +114,23 @@ def drafter(
         "batch_size": batch_size, "seed": seed, "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.tts_drafter", "ResidualDrafterConfig", given, device, settings)
+
+
+@app.command()
+def export(
+    data: Data,
+    quantizer: Quantizer,
+    codec: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts codec'.")],
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    drafter: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts drafter'.")],
+    output: Output,
+) -> None:
+    """Write the trained voice and its card. Needs jiwer and pocketsphinx.
+
+    [bold]Example[/]: mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter -o tiny-tts
+    """
+    from mmspec.training.tts_export import ExportConfig
+    from mmspec.training.tts_export import export as write
+
+    config = ExportConfig(data=data, quantizer=quantizer, codec=codec, talker=talker, drafter=drafter)
+    tell_files([write(config, output)])
