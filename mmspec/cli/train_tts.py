@@ -92,10 +92,35 @@ def talker(
 
 
 @app.command()
-def drafter(
+def predictor(
     data: Data,
     quantizer: Quantizer,
     talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train the code predictor further, with the talker frozen.
+
+    [bold]Example[/]: mmspec train tts predictor --data voice --quantizer runs/quantizer --talker runs/talker --output runs/voice --steps 2000
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_predictor", "PredictorConfig", given, device, settings)
+
+
+@app.command()
+def drafter(
+    data: Data,
+    quantizer: Quantizer,
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts predictor'.")],
     output: Output,
     steps: Steps = None,
     minutes: Minutes = None,

@@ -1,4 +1,4 @@
-"""Fourth stage of the embedded voice: the learned part of its residual drafter.
+"""Fifth stage of the embedded voice: the learned part of its residual drafter.
 
 Talker states come from the recordings, codes from the model itself with the sampling it is used with, so that the drafter
 sees the prefixes it will meet. Everything else is frozen. Loss, over all places p of a frame and distances j:
@@ -28,7 +28,7 @@ from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
 from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.tts_documents import pack
-from mmspec.training.tts_talker import TalkerConfig, TalkerTrainer, load_encoder, read_material, specials
+from mmspec.training.tts_talker import TalkerConfig, load_encoder, read_material, reader, specials
 
 logger = logging.getLogger(__name__)
 
@@ -124,15 +124,12 @@ def collect(config: ResidualDrafterConfig) -> tuple[SpeechTalker, Drawn]:
     talker = SpeechTalker.from_pretrained(config.talker / "talker").eval()
     base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
     material, _ = read_material(base, load_encoder(config.quantizer))
-    # the trainer would draw new weights; only its way of reading packed documents is needed
-    reader = TalkerTrainer.__new__(TalkerTrainer)
-    nn.Module.__init__(reader)
-    reader.talker, reader.config = talker, base
+    trainer = reader(talker, base)
     order = torch.randperm(len(material), generator=step_generator(config.seed, 0)).tolist()
     found, count = [], 0
     for start in range(0, len(order), 40):
         packed = pack([material[place] for place in order[start : start + 40]], base.row_width, specials(talker))
-        states = reader.states(packed, packed.codes).flatten(0, 1)
+        states = trainer.states(packed, packed.codes).flatten(0, 1)
         found.append(states[packed.is_frame.flatten().nonzero()[:, 0] - 1])
         count += len(found[-1])
         if count >= config.frames:

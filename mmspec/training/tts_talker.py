@@ -124,6 +124,14 @@ class TalkerTrainer(nn.Module):
         return losses.diagonal().mean(), losses[later].mean()
 
 
+def reader(talker: SpeechTalker, config: TalkerConfig) -> TalkerTrainer:
+    """The losses of a talker that is trained already, whose weights are left alone."""
+    trainer = TalkerTrainer.__new__(TalkerTrainer)
+    nn.Module.__init__(trainer)
+    trainer.talker, trainer.config = talker, config
+    return trainer
+
+
 def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Generator) -> Tensor:
     """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones."""
     random = torch.randint(num_codes, packed.codes.shape, generator=generator)
