@@ -63,7 +63,8 @@ class TextToSpeechPipeline(SpecPipeline):
         self.register_modules(talker=talker, codec=codec, drafter=drafter, acceptance=acceptance)
         self.register_to_config(first=first, rest=rest)
         for part in (first, rest):
-            SamplingParams(**(part or {}))
+            settings: dict[str, Any] = dict(part or {})
+            SamplingParams(**settings)
         sizes = [(model.config.num_codebooks, model.config.num_codes) for model in (talker, codec)]
         if sizes[0] != sizes[1]:
             raise ValueError(f"The talker draws {sizes[0]} (books, codes), but the codec has {sizes[1]}.")
@@ -211,8 +212,9 @@ class TextToSpeechPipeline(SpecPipeline):
                 if left == 0:
                     break
                 request.stopping = self._stopping(min(piece.budget, left))
-            sent, decoder = 0, None
-            for decoder, progress in self.run_decoders([request]):
+            sent = 0
+            for opened, latest in self.run_decoders([request]):
+                decoder, progress = opened, latest
                 ready = progress.lengths[0] // self.talker.config.num_codebooks
                 if ready - sent >= sound.block or (progress.finished and ready > sent):
                     samples = sound.push(self._frames(progress.tokens[0], progress.lengths[0])[sent:ready])
@@ -221,7 +223,6 @@ class TextToSpeechPipeline(SpecPipeline):
                         first_audio = first_audio or time.perf_counter() - begun
                         waveform.append(samples)
                         yield AudioChunk(as_type(samples, output_type), self.sampling_rate)
-            assert decoder is not None
             spoken += self._settle([piece], decoder, progress)
             parts.append(decoder.stats)
             left = None if left is None else left - len(spoken[-1])
@@ -285,7 +286,7 @@ class TextToSpeechPipeline(SpecPipeline):
             drafter.check_target(self.talker)
         frames = max(piece.budget for piece in pieces)
 
-        def model(network: SpeechTalker, device: torch.device) -> TalkerModel:
+        def model(network: SpeechTalker, device: torch.device) -> Any:
             prompts = []
             for piece in pieces:
                 text = piece.text if voice is None else voice.before(piece.text)

@@ -92,5 +92,7 @@ def decode(codec: SpeechCodec, codes: Tensor) -> Tensor:
     if codes.ndim != 2 or codes.shape[1] > config.num_codebooks:
         raise ValueError(f"`codes` has shape {tuple(codes.shape)}; it must be (frames, {config.num_codebooks}).")
     if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < config.num_codes:
-        raise ValueError(f"`codes` reach from {int(codes.min())} to {int(codes.max())}; a book has {config.num_codes}.")
+        raise ValueError(
+            f"`codes` reach from {int(codes.min())} to {int(codes.max())}; a book has {config.num_codes}."
+        )
     return CodecStream(codec).push(codes, last=True)

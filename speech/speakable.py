@@ -20,7 +20,7 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 _SYMBOLS = {"*": " star ", "#": " pound ", "&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "%": " percent ",
             "$": " dollars ", "/": " slash ", "_": " "}  # fmt: skip
 _PAUSES = str.maketrans({"?": ".", "!": ".", ":": ",", ";": ",", "…": ".", "\n": ". ", "\r": " ", "\t": " "})
-_SILENT = frozenset("\"()[]{}<>-–—“”«»`")
+_SILENT = frozenset('"()[]{}<>-–—“”«»`')
 _LEFT = 6  # digits that are read as one number; longer ones are read digit by digit
 
 

@@ -108,11 +108,14 @@ class TalkerModel:
 
     def start_state(self, states: Tensor) -> Tensor:
         predictor = self.network.code_predictor
-        return torch.nn.functional.rms_norm(predictor.small_to_mtp_projection(states), (predictor.stack.sizes.hidden_size,))
+        return torch.nn.functional.rms_norm(
+            predictor.small_to_mtp_projection(states), (predictor.stack.sizes.hidden_size,)
+        )
 
     def code_table(self) -> Tensor:
         predictor, codes = self.network.code_predictor, self.network.config.num_codes
-        tables = [self.network.codec_embedding.weight[:codes], *(book.weight for book in predictor.codec_embedding)]
+        every = torch.arange(codes, device=self.device)
+        tables = [self.network.codec_embedding(every), *(book(every) for book in predictor.codec_embedding)]
         return predictor.small_to_mtp_projection(torch.stack(tables))
 
     def open_inner(self) -> InnerSession:

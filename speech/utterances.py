@@ -64,9 +64,7 @@ def _joined(parts: list[str], longest: int) -> list[str]:
     return pieces
 
 
-def make_pieces(
-    text: str, utterance: int, seed: int, frame_rate: float, max_frames: int | None = None
-) -> list[Piece]:
+def make_pieces(text: str, utterance: int, seed: int, frame_rate: float, max_frames: int | None = None) -> list[Piece]:
     """The pieces of a speakable ``text``; the first one has the seed of the utterance itself."""
     pieces = []
     for number, part in enumerate(cut(text)):

@@ -196,7 +196,7 @@ def _calls_per_second(outcome: Outcome) -> float:
 
 
 def _quality(outcome: Outcome, plain: Outcome) -> dict[str, float]:
-    quality = {}
+    quality: dict[str, float] = {}
     for prefix, run in (("", outcome), ("plain_", plain)):
         samples = _samples(run)
         per_frame = [1e3 * s.stats.seconds["total"] / max(1, s.stats.calls["talker"]) for s in samples]

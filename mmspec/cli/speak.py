@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -21,9 +22,9 @@ SUFFIXES = (".wav", ".flac")
 def speak(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", show_default=False)],
     model: options.Model = DEFAULT_VOICE,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="A .wav or .flac file for one text, or a folder.")
-    ] = Path("outputs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .wav or .flac file for one text, or a folder.")] = Path(
+        "outputs"
+    ),
     stream: Annotated[
         str | None,
         typer.Option(help="Write 16-bit mono samples to this file while they are made; - is standard output."),
@@ -78,17 +79,14 @@ def _stream(pipe: Any, text: str, place: str, overwrite: bool, asked: dict[str, 
     if place != "-" and Path(place).exists() and not overwrite:
         raise FileExistsError(f"{place} exists; name another file or add --overwrite.")
     chunks = pipe.stream(text, **asked)  # arguments are checked before the file is touched
-    file: BinaryIO = sys.stdout.buffer if place == "-" else Path(place).open("wb")
-    try:
+    with nullcontext(sys.stdout.buffer) if place == "-" else Path(place).open("wb") as file:
         for chunk in chunks:
             file.write(chunk.samples.astype("<i2").tobytes())
             file.flush()
             if chunk.finished:
-                seconds, stats = chunk.output.stats.seconds["first_audio"], chunk.output.stats
-                complain(f"{chunk.sampling_rate} Hz, 16 bit, mono; first samples after {seconds:.2f} s. {stats}", style="")
-    finally:
-        if place != "-":
-            file.close()
+                stats = chunk.output.stats
+                first = f"first samples after {stats.seconds['first_audio']:.2f} s"
+                complain(f"{chunk.sampling_rate} Hz, 16 bit, mono; {first}. {stats}", style="")
 
 
 def _targets(texts: Sequence[str], out: Path, overwrite: bool) -> list[Path]:

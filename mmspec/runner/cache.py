@@ -40,9 +40,7 @@ class SpecCache:
     def num_rows(self) -> int:
         return len(self.lengths)
 
-    def plan(
-        self, num_nodes: int, visible: int, offsets: Tensor | None = None, only: Tensor | None = None
-    ) -> None:
+    def plan(self, num_nodes: int, visible: int, offsets: Tensor | None = None, only: Tensor | None = None) -> None:
         """Let the next forward write ``num_nodes`` slots behind each row's length and read the first ``visible``.
 
         ``offsets`` (N,) counts the slots from the length on; without it they follow one another. ``only`` (r,) lists

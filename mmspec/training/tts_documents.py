@@ -79,7 +79,11 @@ def draw_documents(material: list[Spoken], frames: int, longest: int, generator:
     documents: list[Spoken] = []
     total = 0
     while total < frames:
-        wanted = 1 if float(torch.rand((), generator=generator)) < 0.6 else int(torch.randint(2, 5, (), generator=generator))
+        wanted = (
+            1
+            if float(torch.rand((), generator=generator)) < 0.6
+            else int(torch.randint(2, 5, (), generator=generator))
+        )
         picks = torch.randint(len(material), (wanted,), generator=generator).tolist()
         parts = [material[picks[0]]]
         for pick in picks[1:]:

@@ -31,7 +31,9 @@ def held_in(recordings: Sequence[Recording], count: int = SENTENCES, seed: int =
 
 def combinations(recordings: Sequence[Recording], count: int = COMBINATIONS, seed: int = 0) -> list[str]:
     """Texts of three prompts of one or two words each that were never recorded together."""
-    short = sorted({r.text.strip(".,") for r in recordings if not r.held_out and len(r.text) > 3 and r.text.count(" ") <= 1})
+    short = sorted(
+        {r.text.strip(".,") for r in recordings if not r.held_out and len(r.text) > 3 and r.text.count(" ") <= 1}
+    )
     rng = random.Random(seed)
     return [", ".join(rng.sample(short, 3)) + "." for _ in range(count)]
 

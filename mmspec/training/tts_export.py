@@ -51,7 +51,9 @@ def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Pa
     pipe.codec.half().float()
     measured = measure(pipe, recordings)
     stages = {name: read_progress(getattr(config, name)) for name in ("codec", "talker", "drafter")}
-    reports = {name: _read(getattr(config, name) / "report.json") for name in ("quantizer", "codec", "talker", "drafter")}
+    reports = {
+        name: _read(getattr(config, name) / "report.json") for name in ("quantizer", "codec", "talker", "drafter")
+    }
     training: dict[str, Any] = {
         "recordings": len(recordings),
         "minutes_of_speech": sum(len(r.waveform) for r in recordings) / 16_000 / 60,

@@ -11,6 +11,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,10 +63,12 @@ def train(config: QuantizerConfig) -> Path:
     for recording in recordings:
         for offset in config.offsets[:1] if recording.held_out else config.offsets:
             wave = F.pad(recording.waveform, (offset, 0))
-            parts[recording.held_out].append(reader.frames(F.pad(wave, (0, -len(wave) % reader.frame_samples))[None])[0])
+            parts[recording.held_out].append(
+                reader.frames(F.pad(wave, (0, -len(wave) % reader.frame_samples))[None])[0]
+            )
     frames, held_out = (torch.cat(parts[kind]).to(config.device) for kind in (False, True))
     quantizer = fit_quantizer(frames, config)
-    report = {"frames": len(frames), "mel_distance": [], "entropy_bits": []}
+    report: dict[str, Any] = {"frames": len(frames), "mel_distance": [], "entropy_bits": []}
     codes = quantizer.encode(held_out)
     for used in range(1, config.num_codebooks + 1):
         rebuilt = quantizer.decode(codes[:, :used]) @ quantizer.basis.T + quantizer.mean

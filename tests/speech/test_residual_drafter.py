@@ -165,7 +165,9 @@ def frame_law() -> Tensor:
 def counts_of(drafter: ResidualDrafter, rule: Any, rows: int = 4000) -> Tensor:
     model: Any = TableFrames(rows)
     decoded = decode_frames(model, list(range(rows)), 1, drafter, rule, SAMPLING, layout="fixed")
-    assert sum(row.accepted for row in decoded.stats.rows) > rows // 10  # something is accepted, so something is tested
+    assert (
+        sum(row.accepted for row in decoded.stats.rows) > rows // 10
+    )  # something is accepted, so something is tested
     tokens = torch.tensor(decoded.rows)
     return torch.bincount(tokens[:, 0] * 25 + tokens[:, 1] * 5 + tokens[:, 2], minlength=125)
 
@@ -184,7 +186,9 @@ def deviates(counts: Tensor, law: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("coupling", "rule"), [("gumbel", CoupledAcceptance()), ("independent", RatioAcceptance())], ids=["coupled", "ratio"]
+    ("coupling", "rule"),
+    [("gumbel", CoupledAcceptance()), ("independent", RatioAcceptance())],
+    ids=["coupled", "ratio"],
 )
 def test_law_of_a_frame(coupling: str, rule: Any) -> None:
     drafter = ResidualDrafter(coupling=coupling, adaptive=False, heads=ResidualHeads("offset", 3, 6, 6))
@@ -230,7 +234,11 @@ def test_saving(tmp_path: Path, talker: SpeechTalker, plain: list[list[int]]) ->
     drafter = drafter_of("chained", prior=[[0.9, 0.8, 0.7], [0.9, 0.8], [0.9]], node_cost=0.1)
     drafter.save_pretrained(tmp_path)
     again = ResidualDrafter.from_pretrained(tmp_path)
-    assert (again.kind, again.config.prior, again.config.node_cost) == ("chained", [[0.9, 0.8, 0.7], [0.9, 0.8], [0.9]], 0.1)
+    assert (again.kind, again.config.prior, again.config.node_cost) == (
+        "chained",
+        [[0.9, 0.8, 0.7], [0.9, 0.8], [0.9]],
+        0.1,
+    )
     assert again.heads is not None
     assert all(torch.equal(a, b) for a, b in zip(again.heads.parameters(), drafter.heads.parameters(), strict=True))  # type: ignore[union-attr]
     assert decode_frames(model_of(talker, (0,)), [SEEDS[0]], FRAMES, again).rows[0] == plain[0]

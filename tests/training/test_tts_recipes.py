@@ -14,9 +14,9 @@ from mmspec import ResidualDrafter, TextToSpeechPipeline
 from mmspec.speech.codec import SpeechCodec
 from mmspec.speech.talker import SpeechTalker
 from mmspec.training import tts_codec, tts_drafter, tts_quantizer, tts_talker
+from mmspec.training.loop import step_generator
 from mmspec.training.tts_data import read_recordings, transcript
 from mmspec.training.tts_documents import Spoken, draw_documents, join_texts, pack
-from mmspec.training.loop import step_generator
 
 TALKER = {
     "frames": 60, "row_width": 48, "longest": 20, "predictor_frames": 24, "hidden_size": 16, "num_layers": 1,
