@@ -40,8 +40,9 @@ class CodeTarget:
         states: Talker states that the frames are drawn from (B, D).
         fresh: Whether the code that the prefill drew is not noted yet.
         talker_calls, predictor_calls: Calls so far; they run side by side where a round has both.
-        tail: Vectors that stand behind the draft (K, *) in the ``chain`` layout, set by drafters that look ahead.
-        tail_hidden: Hidden states (1, K, E) of the tail in the last call.
+        tail: Inputs by position (G, *) that stand behind the draft in the ``chain`` layout, set by drafters that look
+            ahead.
+        tail_hidden: Hidden states (1, K, E) of what stood behind the last draft, up to the end of the frame.
     """
 
     def __init__(self, model: FrameModel, law: CodeLaw, layout: str = "auto") -> None:
@@ -144,7 +145,7 @@ class CodeTarget:
         )  # the root is code `filled - 1`
         real = inputs.shape[1]
         if self.tail is not None:
-            inputs = torch.cat([inputs, self.tail[: self.num_codebooks - filled - nodes + 1][None]], dim=1)
+            inputs = torch.cat([inputs, self.tail[filled + nodes :][None]], dim=1)
         hidden = self._inner.extend(inputs)
         self.tail_hidden = hidden[:, real:] if self.tail is not None else None
         hidden = hidden[:, real - nodes : real]

@@ -146,10 +146,16 @@ class ResidualSession:
         self.target, self.heads, self.lengths = target, heads, lengths
         self.law, self.needs_law = law, needs_law
         self._hidden: Tensor | None = None  # (B, E) output that drew the newest code of each row
+        self._ahead: Tensor | None = None  # (1, K, E) outputs of the vectors behind a draft that was accepted whole
+        self._looks_ahead = heads is not None and heads.config.kind == "lookahead"
         self._table: Tensor | None = None
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
-        if self.heads is not None:
+        if self.heads is None:
+            return
+        if self._looks_ahead:
+            self.target.tail = self.heads.inputs
+        else:
             self._table = self.target.model.code_table()
 
     def propose(self, context: RoundContext, width: int) -> Draft:
@@ -194,7 +200,7 @@ class ResidualSession:
     def _origin(self, place: Tensor) -> Tensor:
         """States (B, E) to draft from; behind code 0 the talker's."""
         hidden = self._hidden
-        if self.heads is None:
+        if self.heads is None or self._looks_ahead:
             assert hidden is not None
             return hidden
         started = self.target.model.start_state(self.target.states)
@@ -204,8 +210,9 @@ class ResidualSession:
     def _read(
         self, state: Tensor, tokens: list[Tensor], place: Tensor, books: Tensor, step: int
     ) -> tuple[Tensor, Tensor]:
-        if self.heads is None:
-            return state, state
+        if self.heads is None or self._looks_ahead:
+            there = self._ahead is not None and step < self._ahead.shape[1]
+            return (self._ahead[:, step] if self._ahead is not None and there else state), state
         assert self._table is not None
         chained = self.heads.config.kind == "chained"
         last, book = (tokens[-1], books - 1) if chained else (tokens[0], place - 1)
@@ -223,6 +230,8 @@ class ResidualSession:
 
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         hidden, filled = output.hidden, self.target.filled
+        whole = len(filled) == 1 and int(verdict.num_accepted[0]) == draft.num_nodes - 1 and draft.valid is None
+        self._ahead = self.target.tail_hidden if whole else None
         if hidden is None or all(number == self.target.num_codebooks for number in filled):
             return
         at = verdict.num_accepted[:, None, None].expand(-1, 1, hidden.shape[-1])

@@ -9,7 +9,8 @@ p + j is
 
 where e_j is the embedding of the j-th draft code: a chained guess knows the codes drafted before it (as Hydra heads do: Ankner et al., 2024).
 For code 0, which the talker drew, x_0 is the talker's state as the predictor reads it, so that drafting starts before the
-predictor has run. ``lookahead`` instead holds input vectors that stand behind the draft in the predictor's own call.
+predictor has run. ``lookahead`` instead holds an input vector for every position: they stand behind the draft in the
+predictor's own call, and their outputs are the next guesses if the whole draft was accepted.
 
 Symbols: b rows, E predictor width, D width of the predictor's inputs, G codes a frame, H hidden width.
 """

@@ -40,7 +40,7 @@ class ResidualDrafterConfig(LoopConfig):
     Args:
         data: Folder of the recordings.
         quantizer, talker: Output folders of the stages before.
-        kind: See :mod:`mmspec.speech.residual_heads`; ``lookahead`` needs the layout of calls and is not trained here.
+        kind: See :mod:`mmspec.speech.residual_heads`.
         hidden_size: Hidden width of ``chained``.
         frames: Frames drawn from the model; a tenth is kept to measure acceptance.
         first_temperature, first_top_k, rest_temperature, rest_top_k: Sampling that the model is used with.
@@ -68,8 +68,8 @@ class ResidualDrafterConfig(LoopConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in KINDS or self.kind == "lookahead":
-            raise ValueError(f"`kind` {self.kind!r} cannot be trained here; choose {', '.join(KINDS[:-1])}.")
+        if self.kind not in KINDS:
+            raise ValueError(f"Unknown `kind` {self.kind!r}; choose one of {', '.join(KINDS)}.")
         _ = self.first, self.rest
 
     @property
@@ -121,7 +121,7 @@ def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterCon
 @torch.no_grad()
 def collect(config: ResidualDrafterConfig) -> tuple[SpeechTalker, Drawn]:
     """The trained talker, and frames drawn from states that it has while it reads the recordings."""
-    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval()
+    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval().requires_grad_(False)
     base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
     material, _ = read_material(base, load_encoder(config.quantizer))
     trainer = reader(talker, base)
@@ -148,12 +148,16 @@ class ResidualHeadsTrainer(nn.Module):
             self.register_buffer("table", model.code_table().detach(), persistent=False)
             self.register_buffer("lm_head", talker.code_predictor.lm_head.detach(), persistent=False)
         self._start = model.start_state
+        self._inputs = model.inner_inputs
+        self._predict = talker.code_predictor.forward  # not the module, which would be trained and saved with the heads
 
     table: Tensor
     lm_head: Tensor
 
     def drafts(self, drawn: Drawn) -> list[tuple[int, int, Tensor]]:
         """Book p of the newest code, distance j, and log-weights (M, K) of the draft of code p + j, for all p and j."""
+        if self.heads.config.kind == "lookahead":
+            return self._ahead(drawn)
         books = drawn.codes.shape[1]
         made = []
         for newest in range(books - 1):
@@ -166,6 +170,19 @@ class ResidualHeadsTrainer(nn.Module):
                 code = self.table[before, drawn.codes[:, before]]
                 read, state = self.heads.step(state, code, torch.full((len(origin),), book), distance)
                 made.append((newest, distance, process((read @ self.lm_head[book - 1].T).float(), self.soft)))
+        return made
+
+    def _ahead(self, drawn: Drawn) -> list[tuple[int, int, Tensor]]:
+        """Drafts by vectors that stand behind code p - 1: the code of their own position is drawn, those after it guessed."""
+        books = drawn.codes.shape[1]
+        made = []
+        for newest in range(1, books - 1):
+            known = self._inputs(drawn.states, drawn.codes[:, :newest], 0).detach()
+            tail = self.heads.inputs[newest + 1 :].expand(len(known), -1, -1)
+            hidden = self._predict(torch.cat([known, tail], dim=1), torch.arange(books)[None])
+            for book in range(newest + 1, books):
+                scores = process((hidden[:, book] @ self.lm_head[book - 1].T).float(), self.soft)
+                made.append((newest, book - newest, scores))
         return made
 
     @property
@@ -189,6 +206,8 @@ class ResidualHeadsTrainer(nn.Module):
         """Chance that the j-th draft behind code p is the very code, given that those before it were: row p, column j - 1."""
         books = drawn.codes.shape[1]
         table: list[list[float]] = [[] for _ in range(books - 1)]
+        if self.heads.config.kind == "lookahead":
+            table[0] = [0.0] * (books - 1)  # the predictor has not run behind code 0
         reached = torch.ones(len(drawn.codes), dtype=torch.bool)
         for newest, distance, scores in self.drafts(drawn):
             if distance == 1:

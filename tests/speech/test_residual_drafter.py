@@ -22,7 +22,7 @@ from mmspec.speech.talker_model import TalkerModel
 from tests.oracles.synthesis import BOOKS, decode_frames, tiny_heads, tiny_talker
 
 FRAMES, SEEDS, LENGTHS = 5, [1, 2, 3], [5, 9, 3]
-KINDS = [None, "offset", "gated", "chained"]
+KINDS = [None, "offset", "gated", "chained", "lookahead"]
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_resumed_is_uninterrupted(data: Path, quantizer: Path, talker: Path, tmp
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.parametrize("kind", ["chained", "gated", "offset"])
+@pytest.mark.parametrize("kind", ["chained", "gated", "offset", "lookahead"])
 def test_drafter(kind: str, data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
     config = tts_drafter.ResidualDrafterConfig(
         data=data, quantizer=quantizer, talker=talker, output=tmp_path, kind=kind, steps=12, frames=60, batch_size=16,
@@ -128,9 +128,9 @@ def test_drafted_frames_have_the_models_law(talker: Path) -> None:
     )  # fmt: skip
     drawn = tts_drafter.draw_frames(network, torch.randn(7, 16), config)
     assert torch.equal((drawn.law + drawn.noise).argmax(-1), drawn.codes[:, 1:])
-    with pytest.raises(ValueError, match="lookahead"):
+    with pytest.raises(ValueError, match="offset, gated, chained, lookahead"):
         tts_drafter.ResidualDrafterConfig(
-            data=talker, quantizer=talker, talker=talker, output=talker, steps=1, kind="lookahead"
+            data=talker, quantizer=talker, talker=talker, output=talker, steps=1, kind="medusa"
         )  # fmt: skip
 
 
