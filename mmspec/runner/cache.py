@@ -70,10 +70,9 @@ class SpecCache:
             steps = torch.arange(path.shape[1], device=path.device)
             source = self.lengths[:, None] + path
             goal = self.lengths[:, None] + steps
+            rows = torch.arange(len(path), device=path.device)[:, None]
             for store in (*self.keys, *self.values):
-                index = source[..., None, None].expand(-1, -1, *store.shape[2:])
-                moved = store.gather(1, index)  # gathered before it is written: the ranges overlap
-                store.scatter_(1, goal[..., None, None].expand_as(index), moved)
+                store[rows, goal] = store[rows, source]  # read before it is written: the ranges overlap
         self.lengths = self.lengths + num_kept
 
     def rollback(self, count: int | Tensor) -> None:
