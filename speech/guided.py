@@ -34,6 +34,7 @@ _NEVER = -1e9
 _MARGIN = 15.0  # ends of a text that are this many nats behind its best one are forgotten
 _CANDIDATES = 6  # characters of a step that may become branches
 _LONGEST = 400  # characters of a continuation
+_COSTLY = -math.log(0.03)  # a character that is less likely to be written than this makes a draft dearer, not better
 _REACH = 16  # frames behind those where a text may end, in which the next character is looked for at first
 
 
@@ -102,6 +103,8 @@ class GuidedHypothesis:
         self._push(heap, 0.0, "", self._given(written), written)
         while heap and len(leaves) < count:
             cost, path, state, place = heapq.heappop(heap)
+            if leaves and cost > _COSTLY:
+                break
             leaves[path], leaves[path[:-1]] = True, False
             self._push(heap, -cost, path, self._extended(state, place), written)
         return [joined for path, leaf in leaves.items() if leaf and (joined := _joined(written, path))]
