@@ -34,7 +34,7 @@ _NEVER = -1e9
 _MARGIN = 15.0  # ends of a text that are this many nats behind its best one are forgotten
 _CANDIDATES = 6  # characters of a step that may become branches
 _LONGEST = 400  # characters of a continuation
-_COSTLY = -math.log(0.06)  # a character that is less likely to be written than this makes a draft dearer, not better
+_COSTLY = -math.log(0.03)  # a character that is less likely to be written than this makes a draft dearer, not better
 _REACH = 16  # frames behind those where a text may end, in which the next character is looked for at first
 
 

@@ -73,7 +73,7 @@ def export(config: AsrConfig, sets: Path, folder: str | Path, assessment: str = 
 
 def drafter_of(data: Path) -> CTCDrafter:
     """The drafter that a recogniser trained on the corpus in ``data`` ships with."""
-    return CTCDrafter(num_draft_tokens=24, language_weight=0.8, language=character_model(data))
+    return CTCDrafter(num_draft_tokens=32, language_weight=0.8, language=character_model(data))
 
 
 def write_drafter(data: Path, folder: Path) -> Path:
