@@ -81,9 +81,7 @@ class LikelihoodAcceptance(Acceptance):
         chosen = target_choice(draft, logits, context)
         return self.verdict(draft, logits, context, chosen, *self.accepted(draft, logits, context, chosen))
 
-    def accepted(
-        self, draft: Draft, logits: Tensor, context: RoundContext, chosen: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def accepted(self, draft: Draft, logits: Tensor, context: RoundContext, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Accepted draft tokens of each row (B,) and their path from the root on (B, N), padded by repeating its end."""
         _, num_accepted, path = descend(draft, self.passes(draft, logits, context, chosen))
         return num_accepted, path

@@ -201,7 +201,9 @@ def test_the_likeliest_alternative_that_passes_is_followed() -> None:
     assert int(LikelihoodAcceptance("seq", -3.0)(other, logits, context(1)).num_accepted) == 0
 
 
-@pytest.mark.parametrize(("test", "threshold"), [("abs", 0.1), ("rel", 0.2), ("rank", 2), ("typical", 0.1), ("seq", -2.0)])
+@pytest.mark.parametrize(
+    ("test", "threshold"), [("abs", 0.1), ("rel", 0.2), ("rank", 2), ("typical", 0.1), ("seq", -2.0)]
+)
 def test_rows_of_trees_are_judged_as_alone(test: str, threshold: float) -> None:
     tokens = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 2], [0, 2, 1, 0]])
     parents = torch.tensor([[0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 1, 0]])

@@ -20,7 +20,12 @@ def test_demo_shows_equal_pairs(mmspec, tiny):
 
 def test_a_second_demo_replaces_the_first(mmspec, tiny):
     for seed in (0, 1):
-        assert mmspec("demo", "--model", tiny, "--out", "demo", "--prompt", "sun", "--seed", seed, "--no-speech").exit_code == 0
+        assert (
+            mmspec(
+                "demo", "--model", tiny, "--out", "demo", "--prompt", "sun", "--seed", seed, "--no-speech"
+            ).exit_code
+            == 0
+        )
     assert len(list(Path("demo").glob("*.png"))) == 3
 
 

@@ -113,7 +113,9 @@ def test_rows_with_their_own_budgets_end_as_alone() -> None:
                     assert together[row, :budget].tolist() == plain[row, :budget].tolist()
 
 
-def run_with(stopping: Stopping, script: torch.Tensor, rule: Any, rows: Iterable[int]) -> tuple[torch.Tensor, DecodeStats]:
+def run_with(
+    stopping: Stopping, script: torch.Tensor, rule: Any, rows: Iterable[int]
+) -> tuple[torch.Tensor, DecodeStats]:
     """Decode some of five rows with drafts of ``script``."""
     chosen, stats = list(rows), DecodeStats()
     decoder = SpeculativeDecoder(
