@@ -32,9 +32,9 @@ Array = NDArray[np.float64]
 _FLOOR = -12.0
 _NEVER = -1e9
 _MARGIN = 15.0  # ends of a text that are this many nats behind its best one are forgotten
-_CANDIDATES = 6  # characters of a step that may become branches
 _LONGEST = 400  # characters of a continuation
-_COSTLY = -math.log(0.03)  # a character that is less likely to be written than this makes a draft dearer, not better
+_COSTLY = -math.log(0.04)  # a character that is less likely to be written than this makes a draft dearer, not better
+_FRINGE = -math.log(0.055)  # behind one that is less likely than this hardly any is likely enough
 _REACH = 16  # frames behind those where a text may end, in which the next character is looked for at first
 
 
@@ -103,10 +103,9 @@ class GuidedHypothesis:
         self._push(heap, 0.0, "", self._given(written), written)
         while heap and len(leaves) < count:
             cost, path, state, place = heapq.heappop(heap)
-            if leaves and cost > _COSTLY:
-                break
             leaves[path], leaves[path[:-1]] = True, False
-            self._push(heap, -cost, path, self._extended(state, place), written)
+            if cost < _FRINGE and len(leaves) < count:
+                self._push(heap, -cost, path, self._extended(state, place), written)
         return [joined for path, leaf in leaves.items() if leaf and (joined := _joined(written, path))]
 
     def _push(
@@ -117,7 +116,8 @@ class GuidedHypothesis:
         scores, end = scores / self.spread, end / self.spread
         most = max(float(scores.max()), end)
         scores += base - most - math.log(float(np.exp(scores - most).sum()) + math.exp(end - most))
-        for place in np.argpartition(scores, -_CANDIDATES)[-_CANDIDATES:].tolist():
+        likely = np.flatnonzero(scores > -_COSTLY).tolist() or ([] if path else [int(scores.argmax())])
+        for place in likely:
             heapq.heappush(heap, (-float(scores[place]), path + self._characters[place], state, place))
 
     def _given(self, written: str) -> _State:
