@@ -149,7 +149,9 @@ class ResidualHeadsTrainer(nn.Module):
             self.register_buffer("lm_head", talker.code_predictor.lm_head.detach(), persistent=False)
         self._start = model.start_state
         self._inputs = model.inner_inputs
-        self._predict = talker.code_predictor.forward  # not the module, which would be trained and saved with the heads
+        self._predict = (
+            talker.code_predictor.forward
+        )  # not the module, which would be trained and saved with the heads
 
     table: Tensor
     lm_head: Tensor
