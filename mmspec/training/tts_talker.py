@@ -3,8 +3,8 @@
 Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes of a share of the frames, as CSM does to spare
 work (Sesame, 2025). Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
 heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
-changes no law, but makes drafting by shifted heads useful. Some codes of the past are replaced by random ones, so that the model
-recovers from its own slips.
+changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
+were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class TalkerConfig(LoopConfig):
         longest: Most frames of a joined document.
         predictor_frames: Frames of a batch that the code predictor is trained on.
         corrupted: Share of the past codes that are replaced.
+        dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
         ahead_weight: Weight of predicting codes after the next one.
         hidden_size, num_layers, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
@@ -53,7 +54,8 @@ class TalkerConfig(LoopConfig):
     row_width: int = 320
     longest: int = 160
     predictor_frames: int = 400
-    corrupted: float = 0.08
+    corrupted: float = 0.1
+    dropped: float = 0.9
     ahead_weight: float = 0.3
     hidden_size: int = 192
     num_layers: int = 5
@@ -102,7 +104,8 @@ class TalkerTrainer(nn.Module):
 
     def loss(self, packed: Packed, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Total loss, and its parts for the log."""
-        states = self.states(packed, corrupt(packed, self.config.corrupted, self.talker.config.num_codes, generator))
+        past = corrupt(packed, self.config.corrupted, self.talker.config.num_codes, generator, self.config.dropped)
+        states = self.states(packed, past)
         first = F.cross_entropy(self.talker.codec_head(states).float().transpose(1, 2), packed.target)
         chosen = packed.is_frame.flatten().nonzero()[:, 0]
         chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.config.predictor_frames]]
@@ -132,10 +135,13 @@ def reader(talker: SpeechTalker, config: TalkerConfig) -> TalkerTrainer:
     return trainer
 
 
-def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Generator) -> Tensor:
-    """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones."""
+def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Generator, dropped: float = 0.0) -> Tensor:
+    """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones, and up to ``dropped`` of a row's frames."""
     random = torch.randint(num_codes, packed.codes.shape, generator=generator)
     hit = torch.rand(packed.codes.shape, generator=generator) < share
+    rows, width = packed.text.shape
+    limit = dropped * torch.rand(rows, 1, generator=generator)
+    hit = hit | (torch.rand(rows, width, generator=generator) < limit)[..., None]
     return torch.where(hit & packed.is_frame[..., None], random, packed.codes)
 
 
