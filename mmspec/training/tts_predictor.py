@@ -49,7 +49,7 @@ class PredictorConfig(LoopConfig):
     quantizer: Path
     talker: Path
     corrupted: tuple[float, ...] = (0.0, 0.1, 0.25)
-    ahead_weight: float = 0.2
+    ahead_weight: float = 1.0
     batch_size: int = 400
     learning_rate: float = 1.5e-3
     average_decay: float = 0.995
