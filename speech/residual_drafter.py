@@ -190,7 +190,9 @@ class ResidualSession:
         for step in range(count):
             books = (place + step).clamp_max(target.num_codebooks - 1)
             read, state = self._read(state, tokens, place, books, step)
-            law = target.law.rest(model.head(read[:, None], books[:, None]), books[:, None])[:, 0]
+            # one row has one book, whose head needs no copy
+            logits = model.head(read[:, None], books if len(books) == 1 else books[:, None])
+            law = target.law.rest(logits, books[:, None])[:, 0]
             tokens.append((law + noise[:, step]).argmax(-1))
             if self.needs_law:
                 laws.append(law.log_softmax(-1))

@@ -55,8 +55,15 @@ class CodePredictor(nn.Module):
         """Hidden states (R, N, E) for ``inputs`` (R, N, D), talker states or embeddings, at ``positions``."""
         return self.stack(self.small_to_mtp_projection(inputs), positions, mask, cache)
 
+    def _run(self, positions: Tensor) -> slice | None:
+        """The heads of consecutive ``positions`` (N,), which then need no copy; reading them costs a synchronisation elsewhere."""
+        first, last = int(positions[0]), int(positions[-1])
+        return slice(first - 1, last) if first >= 1 and last - first == len(positions) - 1 else None
+
     def logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Float32 logits (R, N, K) of ``hidden`` (R, N, E) at ``positions`` (R, N) or (N,); those of position 0 say nothing."""
+        if positions.ndim == 1 and positions.device.type == "cpu" and (run := self._run(positions)) is not None:
+            return torch.einsum("rne,nke->rnk", hidden, self.lm_head[run]).float()
         heads = self.lm_head[(positions - 1).clamp(0, self.num_codebooks - 2)]
         if positions.ndim == 1:
             return torch.einsum("rne,nke->rnk", hidden, heads).float()
