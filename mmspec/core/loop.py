@@ -98,7 +98,9 @@ class SpeculativeDecoder:
             output = self.target.prefill(draft) if drafting else self.target.prefill()
         self.stats.forwards += 1
         verdict = self.rule(draft, output.logits, context) if drafting else self._first_token(output)
-        kept, reason = self.stopping.truncate(verdict.tokens, verdict.num_accepted + 1, context.generated)
+        kept, reason = self.stopping.truncate(
+            verdict.tokens, verdict.num_accepted + 1, context.generated, past=context.tokens
+        )
         if drafting:
             self.target.commit(verdict, kept)
         context.rounds = context.rounds if drafting else context.rounds - 1  # a round is a verification
@@ -144,7 +146,7 @@ class SpeculativeDecoder:
         with stats.timed("accept"):
             verdict = self.rule(draft, output.logits, context)
             kept, reason = self.stopping.truncate(
-                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest
+                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest, context.tokens
             )
         with stats.timed("draft"):
             self.drafter.observe(context, draft, output, verdict)
