@@ -282,7 +282,7 @@ class VisionLanguagePipeline(SpecPipeline):
     def _stopping(self, call: AnswerCall) -> tuple[Stopping, Grammar | None]:
         """When rows end, and which tokens may not come before ``min_new_tokens``."""
         self._warn_of_processors()
-        stop = self._stop_tokens() if call.stop_tokens is None else [int(token) for token in call.stop_tokens]
+        stop = self.stop_tokens() if call.stop_tokens is None else [int(token) for token in call.stop_tokens]
         size = self.adapter.vocab_size
         if not all(0 <= token < size for token in stop):
             raise ValueError(f"`stop_tokens` must lie in [0, {size}), got {stop}.")
@@ -295,7 +295,8 @@ class VisionLanguagePipeline(SpecPipeline):
         going_on[stop] = False
         return stopping, Grammar(torch.stack([going_on, free]), torch.tensor([0] * call.min_new_tokens + [1]))
 
-    def _stop_tokens(self) -> list[int]:
+    def stop_tokens(self) -> list[int]:
+        """Tokens that end an answer, as the model's generation config has them."""
         stop: Any = getattr(self.model.generation_config, "eos_token_id", None)
         if stop is None:
             return []

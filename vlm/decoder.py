@@ -90,17 +90,17 @@ class VisionLanguageModel:
             more = {"visual_pos_masks": self.visual, "deepstack_visual_embeds": self.deepstack}
         last, tapped = self._run(self.embeddings, self.positions, mask, more)
         newest = (self.prompt.length - 1)[:, None, None].expand(-1, 1, last.shape[-1])
-        return TargetOutput(self.predict(last.gather(1, newest)), tapped)
+        return TargetOutput(self.logits(last.gather(1, newest)), tapped)
 
     def decode(self, tokens: Tensor, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
         last, tapped = self._run(self.embed_tokens(tokens), position_ids.expand(len(self.positions), -1, -1), mask, {})
-        return TargetOutput(self.predict(last), tapped)
+        return TargetOutput(self.logits(last), tapped)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Embeddings (R, N, D) of ``tokens`` (R, N); by the module, since some families scale inside it."""
         return self.network.get_input_embeddings()(tokens)
 
-    def predict(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Raw float32 logits (R, N, V) of normalised last states (R, N, D)."""
         logits = self.head(hidden).float()
         return logits if self._softcap is None else self._softcap * (logits / self._softcap).tanh()

@@ -26,7 +26,14 @@ from torch import Tensor, nn
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
-from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
+from mmspec.drafters.base import (
+    Drafter,
+    DraftSetup,
+    check_controller,
+    check_positive,
+    hidden_size_of,
+    make_controller,
+)
 from mmspec.drafters.block_network import BlockLayer, rotary_at
 from mmspec.drafters.block_session import BlockSession
 from mmspec.drafters.feature import WholeTree
@@ -175,8 +182,7 @@ class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
         _compare("vocabulary", self.config.vocab_size, vocab_size)
 
     def check_target(self, network: Any) -> None:
-        text = network.config.get_text_config() if hasattr(network.config, "get_text_config") else network.config
-        _compare("hidden size", self.config.hidden_size, text.hidden_size)
+        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
         if self.config.target is not None:
             check_fingerprint(self.config.target, network)
 
@@ -219,7 +225,8 @@ class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
         """
         states, rotary = embeddings, self.rotary(positions)
         known = None if context is None else (context[0], self.rotary(context[1]))
-        for index, layer in enumerate(self.layers):
+        layers: Any = self.layers
+        for index, layer in enumerate(layers):
             read = layer.input_layernorm(states)
             key, value = layer.self_attn.keys_values(read, rotary)
             if cache is not None:

@@ -54,8 +54,8 @@ class BlockSession:
         logits = self._block(context)[:, :depth]
         ranking = self._rank(context, logits)
         if self.config.tree == "chain":
-            best = ranking.argmax(-1)[:, : width - 1]
-            return Draft(torch.cat([context.root[:, None], best], dim=1), DraftLaw.DETERMINISTIC)
+            likeliest = ranking.argmax(-1)[:, : width - 1]
+            return Draft(torch.cat([context.root[:, None], likeliest], dim=1), DraftLaw.DETERMINISTIC)
         best = ranking.topk(min(self.config.branching, width - 1, ranking.shape[-1]), dim=-1)
         edges = (ranking / self.config.temperature).log_softmax(-1).gather(-1, best.indices)
         edges = edges.masked_fill(best.values == -torch.inf, -torch.inf)
@@ -77,7 +77,7 @@ class BlockSession:
         self.forwards += 1
         order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
         states = states[:, 1:].to(self.model.device, self.model.dtype)
-        return self.target.law(self.model.predict(states), order)
+        return self.target.law(self.model.logits(states), order)
 
     def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
         """What orders the candidates of each depth (B, K, V)."""
@@ -126,8 +126,10 @@ class BlockSession:
         positions = self.cache.lengths[:, None] + torch.arange(read.shape[1], device=self.device)
         rotary = self.drafter.rotary(positions)
         self.cache.plan(read.shape[1], visible)
-        for index, layer in enumerate(self.drafter.layers):
-            self.cache.update(*layer.self_attn.keys_values(read, rotary), index)  # type: ignore[operator, union-attr]
+        layers: Any = self.drafter.layers
+        for index, layer in enumerate(layers):
+            key, value = layer.self_attn.keys_values(read, rotary)
+            self.cache.update(key, value, index)
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows.to(self.device))

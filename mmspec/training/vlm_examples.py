@@ -110,7 +110,7 @@ def corpus_examples(pipe: VisionLanguagePipeline, items: list[Item], noise: floa
     if any(item.answer is None for item in items):
         raise ValueError("`answers` 'corpus' needs an `answer` for every question.")
     encode = pipe.processor.tokenizer.encode
-    stop = pipe._stop_tokens()[:1]
+    stop = pipe.stop_tokens()[:1]
     rows = [[*encode(item.answer, add_special_tokens=False), *stop] for item in items]
     known = sorted({token for row in rows for token in row} - set(stop))
     rng = random.Random(f"noise-{seed}")

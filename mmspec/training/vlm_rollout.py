@@ -47,7 +47,7 @@ class Reading:
 
     def laws(self, slots: Tensor) -> Tensor:
         """Float32 logits (B, n, V) of what follows ``slots`` (B, n)."""
-        return self.model.predict(_at(self.states, slots))
+        return self.model.logits(_at(self.states, slots))
 
 
 @torch.no_grad()

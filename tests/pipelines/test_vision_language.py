@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 
 from mmspec import AutoVisionLanguagePipeline, VisionLanguagePipeline
+from mmspec.drafters.feature import FeatureDrafter
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
-from mmspec.training.vlm_tokenizer import picture_processor
-from tests.oracles.vlm import reading_model
+from mmspec.training.vlm_tokenizer import VOCAB_SIZE, picture_processor
+from tests.oracles.vlm import reading_model, tiny_block
 
 BUDGET = 12
 
@@ -49,6 +50,7 @@ def test_speculation_changes_no_answer(pipe: VisionLanguagePipeline, temperature
         JacobiDrafter(window=5, controller="fixed"),
         ModelDrafter(3, model=reading_model()),
         ModelDrafter(3, model=reading_model(1)),
+        tiny_block(reading_model(), num_nodes=12),
     ):
         pipe.drafter = drafter
         output = ask(pipe, temperature=temperature)
@@ -198,6 +200,19 @@ def test_pictures_that_messages_lack_or_leave(pipe: VisionLanguagePipeline) -> N
         pipe(messages=[{"role": "robot", "content": "hi"}])
     with pytest.raises(ValueError, match="`type`"):
         pipe(messages=[{"role": "user", "content": [{"type": "video"}]}])
+
+
+def test_drafters_that_do_not_fit_are_refused_before_the_first_forward(pipe: VisionLanguagePipeline) -> None:
+    others = {
+        "class": tiny_block(reading_model(), target={"class": "Other", "settings": {}, "head": []}),
+        "hidden size": FeatureDrafter(hidden_size=32, num_heads=2, vocab_size=VOCAB_SIZE),
+        "does not hand out": FeatureDrafter(hidden_size=64, num_heads=2, vocab_size=VOCAB_SIZE),
+        "vocabulary": tiny_block(reading_model(), vocab_size=64),
+    }
+    for words, drafter in others.items():
+        pipe.drafter = drafter
+        with pytest.raises(ValueError, match=words):
+            ask(pipe)
 
 
 def test_saved_and_loaded_it_answers_alike(pipe: VisionLanguagePipeline, tmp_path: Path) -> None:
