@@ -77,8 +77,11 @@ def questions_of_messages(
 
 def processor_inputs(processor: Any, question: Question) -> dict[str, Tensor]:
     """Tensors of one question, as the adapter encodes them."""
-    pictures = {"images": list(question.images)} if question.images else {}
-    made = processor(text=[question.text], return_tensors="pt", **pictures)
+    more: dict[str, Any] = {"images": list(question.images)} if question.images else {}
+    begin = getattr(processor.tokenizer, "bos_token", None)
+    if begin and question.text.startswith(begin):  # a template wrote it: the tokenizer must not do so again
+        more["add_special_tokens"] = False
+    made = processor(text=[question.text], return_tensors="pt", **more)
     return dict(made)
 
 

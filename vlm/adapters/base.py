@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mmspec.models.hf import check_rollback
+from mmspec.models.hf import bring_in, check_rollback
 from mmspec.vlm.decoder import VisionLanguageModel
 
 #: inputs of a processor that are no matter of the vision tower
@@ -92,6 +92,7 @@ class VisionLanguageAdapter:
         """
         ids = self._ids(inputs)
         network = self.network
+        bring_in(network)
         device = network.get_input_embeddings().weight.device
         visual = (ids == self.image_token).to(device)
         embedded = network.get_input_embeddings()(ids.to(device).masked_fill(visual, 0))
