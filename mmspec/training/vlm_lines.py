@@ -129,7 +129,9 @@ def _piece(words: tuple[str, ...], rng: random.Random) -> str:
     if kind < 0.91:
         return f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
     if kind < 0.96:
-        return "".join(rng.choices(string.ascii_uppercase + string.digits + "-", k=rng.randint(4, 8))).strip("-") or "7"
+        return (
+            "".join(rng.choices(string.ascii_uppercase + string.digits + "-", k=rng.randint(4, 8))).strip("-") or "7"
+        )
     if kind < 0.98:
         return f"{rng.choice(words).lower()}@{rng.choice(words).lower()}.com"
     return f"({rng.choice(words)})"

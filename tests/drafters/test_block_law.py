@@ -1,4 +1,4 @@
-"""Block drafts leave the target's law as it is: all 64 texts of a tiny vision-language model are enumerated."""
+"""Block drafts leave the target's law as it is: all 256 texts of a tiny vision-language model are enumerated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.oracles.decode import decode, seeds
 from tests.oracles.toy import string_numbers, z_score
 from tests.oracles.vlm import adapter_of, picture, tiny_block
 
-VOCAB, LENGTH, COUNT = 4, 3, 6000
+VOCAB, LENGTH, COUNT = 4, 4, 8000
 SAMPLING = SamplingParams(temperature=0.8)
 PASS, FAIL = 4.5, 8.0
 
@@ -41,7 +41,7 @@ def model() -> Any:
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "language_model" in name:
                 parameter.normal_(std=0.6)
-        model.lm_head.weight.normal_(std=0.7)
+        model.lm_head.weight.normal_(std=0.3)
     return model
 
 
@@ -54,7 +54,7 @@ def open_target(model: Any, rows: int) -> Runner:
 
 @pytest.fixture(scope="module")
 def law(model: Any) -> Tensor:
-    """Probability of each of the 64 texts."""
+    """Probability of each of the 256 texts."""
     with torch.no_grad():
         strings = torch.tensor(list(itertools.product(range(VOCAB), repeat=LENGTH)))
         target = open_target(model, len(strings))
