@@ -34,8 +34,11 @@ class RecordedDistances:
     def __init__(self, square: list[list[float]], limit: float) -> None:
         self.closer = torch.tensor(square) < limit
 
-    def close(self, tokens: Tensor, others: Tensor) -> Tensor:
-        return self.closer[tokens.expand_as(others), others]
+    def place(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(tokens, dtype=torch.bool), tokens
+
+    def close(self, mine: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Tensor:
+        return self.closer[mine[1].expand_as(theirs[1]), theirs[1]]
 
 
 def compare(stored: dict[str, Any], size: int | None = None) -> list[bool]:
@@ -118,6 +121,18 @@ def test_groups_of_one_give_the_tokens_of_the_ratio_rule() -> None:
     grouped, stats = run(GroupedAcceptance(group_size=4, probability_gap=1.0, distance=None), 100)
     assert not torch.equal(grouped, exact)
     assert stats.step_tv_max > 0.05
+
+
+def test_measuring_a_part_of_the_steps_changes_no_token_and_estimates_the_mean() -> None:
+    loose = {"group_size": 4, "probability_gap": 1.0, "distance": None}
+    all_steps, every = run(GroupedAcceptance(**loose), 1500)
+    some_steps, fourth = run(GroupedAcceptance(**loose, measure_every=4), 1500)
+    assert torch.equal(all_steps, some_steps)
+    assert fourth.step_tv_mean == pytest.approx(every.step_tv_mean, rel=0.1)
+    assert fourth.step_tv_mean != every.step_tv_mean
+    assert fourth.step_tv_max <= every.step_tv_max  # of the measured ones, not multiplied
+    with pytest.raises(ValueError, match="measure_every"):
+        GroupedAcceptance(measure_every=0)
 
 
 @pytest.mark.parametrize("residual", ["token", "group"])
