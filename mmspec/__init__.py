@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mmspec.core.sampling import SamplingParams as SamplingParams
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
+    from mmspec.drafters.block import BlockDrafter as BlockDrafter
     from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
+    from mmspec.pipelines.auto_vision_language import AutoVisionLanguagePipeline as AutoVisionLanguagePipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
     from mmspec.pipelines.chameleon import ChameleonPipeline as ChameleonPipeline
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
     from mmspec.pipelines.text_to_speech import TextToSpeechPipeline as TextToSpeechPipeline
     from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.pipelines.vision_language import VisionLanguagePipeline as VisionLanguagePipeline
     from mmspec.speech.codec import SpeechCodec as SpeechCodec
     from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
     from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
@@ -73,6 +76,7 @@ _EXPORTS = {
     "AutoImagePipeline": "mmspec.pipelines.auto",
     "AudioProjector": "mmspec.speech.tiny_asr",
     "AutoSpeechRecognitionPipeline": "mmspec.pipelines.auto_speech",
+    "AutoVisionLanguagePipeline": "mmspec.pipelines.auto_vision_language",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
@@ -90,6 +94,7 @@ _EXPORTS = {
     "SpeechTalker": "mmspec.speech.talker",
     "TextToSpeechPipeline": "mmspec.pipelines.text_to_speech",
     "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
+    "VisionLanguagePipeline": "mmspec.pipelines.vision_language",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

@@ -10,10 +10,12 @@ import typer
 from mmspec.cli.recipes import BatchSize, Compile, Device, Minutes, Output, Resume, Seed, Settings, Steps, run_recipe
 from mmspec.cli.train_asr import app as asr
 from mmspec.cli.train_tts import app as tts
+from mmspec.cli.train_vlm import app as vlm
 
 app = typer.Typer(help="Train the embedded checkpoints from their data.", no_args_is_help=True)
 app.add_typer(asr, name="asr")
 app.add_typer(tts, name="tts")
+app.add_typer(vlm, name="vlm")
 
 Data = Annotated[Path, typer.Option(help="Folder of the emoji archives; missing ones are fetched with npm.")]
 
@@ -127,3 +129,36 @@ def spatial_heads(
         "batch_size": batch_size, "seed": seed, "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.spatial", "SpatialHeadsConfig", given, device, settings)
+
+
+@app.command("vlm-drafter")
+def vlm_drafter(
+    output: Output,
+    target: Annotated[str, typer.Option(help="Embedded name, folder or hub id of a vision-language model.")] = (
+        "mmspec/tiny-vlm"
+    ),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that 'mmspec train vlm data' filled, for the embedded model.")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Questions for other models, one JSON object a line: prompt, images, answer.")
+    ] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Questions of the same form to measure on.")] = None,
+    loss: Annotated[str | None, typer.Option(help="ce, kd, erase, alr or alr-ira.")] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train a block drafter for a vision-language model, in one process with the model itself.
+
+    [bold]Example[/]: mmspec train vlm-drafter --target runs/vlm/pipeline --data vlm-data --output runs/block --minutes 15
+    """
+    given = {
+        "output": output, "target": target, "data": data, "questions": questions, "held_out": held_out, "loss": loss,
+        "steps": steps, "minutes": minutes, "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.vlm_drafter", "VlmDrafterConfig", given, device, settings)

@@ -99,7 +99,11 @@ class SpeculativeDecoder:
         self.stats.forwards += 1
         verdict = self.rule(draft, output.logits, context) if drafting else self._first_token(output)
         kept, reason = self.stopping.truncate(
-            verdict.tokens, verdict.num_accepted + 1, context.generated, budgets=self._budgets
+            verdict.tokens,
+            verdict.num_accepted + 1,
+            context.generated,
+            budgets=self._budgets,
+            past=context.tokens,
         )
         if drafting:
             self.target.commit(verdict, kept)
@@ -148,7 +152,12 @@ class SpeculativeDecoder:
         with stats.timed("accept"):
             verdict = self.rule(draft, output.logits, context)
             kept, reason = self.stopping.truncate(
-                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest, self._budgets
+                verdict.tokens,
+                verdict.num_accepted + 1,
+                context.generated,
+                context.highest,
+                self._budgets,
+                context.tokens,
             )
         with stats.timed("draft"):
             self.drafter.observe(context, draft, output, verdict)

@@ -5,7 +5,7 @@ Symbols: B rows, C committed tokens of one round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -27,6 +27,10 @@ class FinishReason(IntEnum):
     """The caller asked to stop."""
 
 
+EndFinder = Callable[[list[int], list[int]], int | None]
+"""``(tokens before, committed run) -> place in the run of the token that ends the row``, ``None`` where it goes on."""
+
+
 @dataclass(frozen=True)
 class Stopping:
     """End of generation.
@@ -36,6 +40,7 @@ class Stopping:
         stop_tokens: Tokens that end a row; the token itself is kept. Empty: none.
         fixed_length: Whether reaching the budget is the natural end (an image) rather than a cut.
         row_budgets: Budgets of the rows of a call where they differ; ``max_new_tokens`` is the largest of them.
+        find_end: Another end that the tokens of a row decide, such as a stop string; costs a host synchronisation a round.
 
     Raises:
         ValueError: If a budget is below 1, or ``max_new_tokens`` is not the largest.
@@ -45,6 +50,7 @@ class Stopping:
     stop_tokens: Sequence[int] = ()
     fixed_length: bool = False
     row_budgets: tuple[int, ...] = ()
+    find_end: EndFinder | None = None
 
     def __post_init__(self) -> None:
         if (least := min([self.max_new_tokens, *self.row_budgets])) < 1:
@@ -71,6 +77,7 @@ class Stopping:
         generated: Tensor,
         highest: int | None = None,
         budgets: Tensor | None = None,
+        past: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Cut the committed run of each row at its end.
 
@@ -80,12 +87,14 @@ class Stopping:
             generated: Tokens of each row before this round (B,).
             highest: The largest of ``generated`` where the host knows it; saves the work far from the end.
             budgets: Budget of each of these rows (B,); ``None`` takes ``max_new_tokens``.
+            past: Tokens of each row before this round (B, M), for ``find_end``.
 
         Returns:
             Tokens to keep (B,) and the :class:`FinishReason` of each row (B,).
         """
+        endless = not self.stop_tokens and self.find_end is None
         least = min([self.max_new_tokens, *self.row_budgets])
-        if not self.stop_tokens and highest is not None and highest + tokens.shape[1] < least:
+        if endless and highest is not None and highest + tokens.shape[1] < least:
             return num_committed, torch.zeros_like(num_committed)
         limit = torch.full_like(generated, self.max_new_tokens) if budgets is None else budgets
         kept = torch.minimum(num_committed, limit - generated)
@@ -101,4 +110,15 @@ class Stopping:
             stopped = first < kept
             kept = torch.where(stopped, first + 1, kept)
             reason = torch.where(stopped, int(FinishReason.STOP), reason)
+        if self.find_end is not None and past is not None:
+            kept, reason = self._found_ends(tokens, kept, reason, generated, past)
         return kept, reason
+
+    def _found_ends(
+        self, tokens: Tensor, kept: Tensor, reason: Tensor, generated: Tensor, past: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        assert self.find_end is not None
+        rows = zip(past.tolist(), generated.tolist(), tokens.tolist(), kept.tolist(), strict=True)
+        found = [self.find_end(before[:count], run[:length]) for before, count, run, length in rows]
+        last = torch.tensor([-1 if place is None else place for place in found], device=kept.device)
+        return torch.where(last >= 0, last + 1, kept), torch.where(last >= 0, int(FinishReason.STOP), reason)

@@ -203,6 +203,40 @@ def prune(draft: Draft, keep: Tensor, num_nodes: int | None = None) -> Draft:
     return replace(draft, tokens=tokens.where(valid, 0), parent=moved, valid=valid)
 
 
+def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[list[int], list[int], list[int]]:
+    """The best tree where the tokens of a depth do not depend on those before them: n best prefixes of a product of laws.
+
+    Best-first is exact, since scores never grow along a path (block drafters: Ringel, 2026, "DDTree"). Ties go to the
+    node that was reached first.
+
+    Args:
+        edges: Log-acceptance of the candidate of rank r at depth d + 1 as entry (d, r), best first, at most 0.
+        num_nodes: Most nodes, root included.
+
+    Returns:
+        Parent, depth and rank of each node, the root first; a parent comes before its children.
+    """
+    parent, depth, rank = [0], [0], [0]
+    heap: list[tuple[float, int, int, int, int]] = []  # (-score, order, parent, depth, rank)
+    order = 0
+
+    def push(score: float, above: int, level: int, place: int) -> None:
+        nonlocal order
+        if level <= len(edges) and place < len(edges[level - 1]) and edges[level - 1][place] > -float("inf"):
+            heapq.heappush(heap, (-(score + edges[level - 1][place]), order, above, level, place))
+            order += 1
+
+    push(0.0, 0, 1, 0)
+    while heap and len(parent) < num_nodes:
+        negative, _, above, level, place = heapq.heappop(heap)
+        parent.append(above)
+        depth.append(level)
+        rank.append(place)
+        push(-negative - edges[level - 1][place], above, level, place + 1)
+        push(-negative, len(parent) - 1, level + 1, 0)
+    return parent, depth, rank
+
+
 def expected_length(log_acceptance: Tensor, parent: Tensor) -> Tensor:
     """Expected accepted draft tokens (B,) of trees whose edges are accepted with these log-probabilities (B, N)."""
     edges = log_acceptance.index_fill(1, torch.zeros(1, dtype=torch.long, device=parent.device), 0.0)

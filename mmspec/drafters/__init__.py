@@ -5,6 +5,7 @@ from mmspec.core.registry import Registry
 DRAFTERS = Registry(
     "drafter",
     {
+        "block": "mmspec.drafters.block:BlockDrafter",
         "ctc": "mmspec.speech.ctc_drafter:CTCDrafter",
         "feature": "mmspec.drafters.feature:FeatureDrafter",
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",

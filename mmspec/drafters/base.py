@@ -127,3 +127,9 @@ def check_positive(name: str, value: int) -> None:
 def short_name(component: object) -> str:
     """Name of a drafter or rule as stats and tables show it."""
     return type(component).__name__.removesuffix("Drafter").removesuffix("Acceptance").lower()
+
+
+def hidden_size_of(network: Any) -> int:
+    """Width of the states of a target ``network``, of its language model where it has several parts."""
+    config = network.config
+    return int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)

@@ -35,7 +35,14 @@ from mmspec.core.controllers import Controller, CostCurve, FixedController
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.core.trees import static_tree
-from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
+from mmspec.drafters.base import (
+    Drafter,
+    DraftSetup,
+    check_controller,
+    check_positive,
+    hidden_size_of,
+    make_controller,
+)
 from mmspec.drafters.feature_session import FeatureSession
 from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.models.layers import Block
@@ -211,7 +218,7 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         _compare("vocabulary", self.config.vocab_size, vocab_size)
 
     def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, network.config.hidden_size)
+        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
         if self.config.target is not None:
             check_fingerprint(self.config.target, network)
 

@@ -16,9 +16,20 @@ _ROWS, _PROBES = 64, 8
 _TOLERANCE = 0.05
 
 
+_TEXT_SETTINGS = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads",
+)  # fmt: skip
+"""What tells two language models of transformers apart; their other settings differ between versions of the library."""
+
+
 def fingerprint(network: Any) -> dict[str, Any]:
     """Class, settings and weight print of a target network, as values that JSON keeps."""
-    settings = {name: value for name, value in dict(network.config).items() if not name.startswith("_")}
+    if hasattr(network.config, "get_text_config"):
+        text = network.config.get_text_config()
+        settings = {name: getattr(text, name, None) for name in _TEXT_SETTINGS}
+    else:
+        settings = {name: value for name, value in dict(network.config).items() if not name.startswith("_")}
     return {"class": type(network).__name__, "settings": settings, "head": _probe(_head(network))}
 
 

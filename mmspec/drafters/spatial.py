@@ -26,7 +26,14 @@ from torch import Tensor, nn
 from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
-from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
+from mmspec.drafters.base import (
+    Drafter,
+    DraftSetup,
+    check_controller,
+    check_positive,
+    hidden_size_of,
+    make_controller,
+)
 from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.drafters.initializers import INITIALIZERS, Initializer
 from mmspec.drafters.spatial_session import SpatialSession
@@ -171,7 +178,7 @@ class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
         _compare("vocabulary", self.config.vocab_size, vocab_size)
 
     def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, network.config.hidden_size)
+        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
         if self.config.target is not None:
             check_fingerprint(self.config.target, network)
 

@@ -165,3 +165,23 @@ def test_a_drafters_filler_that_equals_the_stop_token_does_not_stop() -> None:
     tokens, stats = decode(CyclicTarget(1), seeds(1), 4, ScriptedSession(script), width=8, stop_tokens=(4,))
     assert tokens.tolist() == [[0, 1, 2, 3]]
     assert stats.finish_reasons == ["length"]
+
+
+def test_an_end_that_the_tokens_decide() -> None:
+    """A row ends at the second 7 in all of its tokens, wherever a run begins."""
+
+    def second_seven(past: list[int], run: list[int]) -> int | None:
+        places = [place for place, token in enumerate(past + run) if token == 7]
+        return places[1] - len(past) if len(places) > 1 else None
+
+    stopping = Stopping(10, (9,), find_end=second_seven)
+    tokens = torch.tensor([[7, 1, 7, 7], [1, 7, 2, 9], [1, 2, 3, 9], [7, 3, 4, 5]])
+    past = torch.tensor([[5, 5, 0], [7, 5, 0], [5, 5, 0], [7, 5, 0]])
+    count, generated = torch.tensor([4, 4, 4, 1]), torch.tensor([2, 2, 2, 2])
+    kept, reason = stopping.truncate(tokens, count, generated, 2, past=past)
+    assert kept.tolist() == [3, 2, 4, 1]
+    assert reason.tolist() == [FinishReason.STOP] * 4
+    early = Stopping(100, find_end=second_seven).truncate(
+        tokens, count, generated, 2, past=past
+    )  # far from the end, too
+    assert early[0].tolist() == [3, 2, 4, 1]

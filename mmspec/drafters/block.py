@@ -1,0 +1,247 @@
+"""A block drafter: one forward of a small network over the target's own states drafts a whole block, as a chain or a tree
+(Chen et al., 2026, "DFlash"; trees from its marginals: Ringel, 2026, "DDTree"; vision-language targets: GLANCE, 2026).
+
+The first slot of a block holds the newest token, the others a mask; slot k predicts the token k places behind it. The
+slots do not know one another's tokens, so the laws of the depths are independent, and the best tree under their product
+is found best-first. Positions count the slots of the target's stream, pictures included.
+
+    mode       candidates of a depth
+    top-k      most likely tokens; best where the target is sure, as when reading
+    coupled    most likely winners of the target's own race, whose noise is known; best where both are unsure
+
+Symbols: R rows, Q query slots, S context slots, T tapped layers, D hidden size, H heads, P head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import ConfigMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.core.controllers import Controller, CostCurve
+from mmspec.core.draft import DraftLaw
+from mmspec.core.drafting import DraftSession
+from mmspec.drafters.base import (
+    Drafter,
+    DraftSetup,
+    check_controller,
+    check_positive,
+    hidden_size_of,
+    make_controller,
+)
+from mmspec.drafters.block_network import BlockLayer, rotary_at
+from mmspec.drafters.block_session import BlockSession
+from mmspec.drafters.feature import WholeTree
+from mmspec.drafters.fingerprint import check_fingerprint
+from mmspec.models.layers import RMSNorm
+from mmspec.models.loading import local_folder
+from mmspec.models.strict import StrictModelMixin
+
+MODES = ("coupled", "top-k")
+TREES = ("chain", "dynamic")
+FOLDER = "block_drafter"
+"""Where a checkpoint keeps its block drafter, beside the pipeline's components."""
+
+
+class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
+    """Draft a block of tokens in one forward.
+
+    Args:
+        vocab_size, hidden_size: Sizes of the target.
+        num_layers, num_heads, num_kv_heads, head_dim, intermediate_size: Widths of the drafter's layers.
+        taps: Layers of the target whose states are read, counted from 1; the last layer cannot be one.
+        block_size: Slots of a block; one less is drafted.
+        mask_token_id: Token that stands in the slots to fill; one that the target never writes.
+        norm_eps, rope_theta: Of the layers.
+        target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
+        mode, tree: See the module's table; ``chain`` or ``dynamic``.
+        num_nodes: Most nodes of a draft, root included.
+        branching: Candidates of a depth.
+        temperature: What logits are divided by before they are read as probabilities of acceptance.
+        controller: ``fixed``, ``aimd`` or ``cost-aware``.
+        prior: Tokens per forward by width, measured when the drafter was made; a start for ``cost-aware``.
+
+    Raises:
+        TypeError, ValueError: For an unknown name or a value out of range.
+    """
+
+    _no_split_modules = ("BlockLayer",)
+    law = DraftLaw.DETERMINISTIC
+
+    @register_to_config
+    def __init__(
+        self,
+        vocab_size: int = 32000,
+        hidden_size: int = 2048,
+        num_layers: int = 5,
+        num_heads: int = 16,
+        num_kv_heads: int = 8,
+        head_dim: int = 128,
+        intermediate_size: int = 6144,
+        taps: Sequence[int] = (2, 10, 18, 26, 34),
+        block_size: int = 16,
+        mask_token_id: int = 0,
+        norm_eps: float = 1e-6,
+        rope_theta: float = 1e6,
+        target: dict[str, Any] | None = None,
+        mode: str = "top-k",
+        tree: str = "dynamic",
+        num_nodes: int = 32,
+        branching: int = 8,
+        temperature: float = 1.0,
+        controller: str = "fixed",
+        prior: dict[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "num_nodes", "branching"):
+            check_positive(name, getattr(self.config, name))
+        check_controller(controller)
+        for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
+            if value not in legal:
+                raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
+        if block_size < 2:
+            raise ValueError(f"`block_size` must be at least 2, the newest token and one to draft, got {block_size}.")
+        if num_heads % num_kv_heads or head_dim % 2:
+            raise ValueError(f"`num_heads` ({num_heads}) must be a multiple of `num_kv_heads`, `head_dim` even.")
+        if not taps or sorted(set(taps)) != list(taps) or taps[0] < 1:
+            raise ValueError(f"`taps` must be layers in ascending order, the first one 1 or more, got {list(taps)}.")
+        if not 0 <= mask_token_id < vocab_size:
+            raise ValueError(f"`mask_token_id` must lie in [0, {vocab_size}), got {mask_token_id}.")
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be positive, got {temperature}.")
+        self.fc = nn.Linear(len(taps) * hidden_size, hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(hidden_size, norm_eps)
+        sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
+        self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
+        self.norm = RMSNorm(hidden_size, norm_eps)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
+        """Load the drafter of an embedded checkpoint, a folder, or a hub id.
+
+        Args:
+            pretrained_model_name_or_path: What to load. A folder may be the drafter's own or that of a pipeline.
+            kwargs: As for ``ModelMixin.from_pretrained``, and settings to change, such as ``tree="chain"``.
+                ``subfolder`` defaults to :data:`FOLDER` in a pipeline, ``torch_dtype`` to float32.
+
+        Raises:
+            ValueError: If the checkpoint is unknown, or a tensor is missing or superfluous.
+        """
+        place: str | Path = pretrained_model_name_or_path
+        if str(place).startswith("mmspec/"):
+            place = local_folder(place) or place
+        if (Path(place) / "model_index.json").is_file():
+            folder = Path(place) / kwargs.setdefault("subfolder", FOLDER)
+            if not folder.is_dir():
+                raise ValueError(
+                    f"{pretrained_model_name_or_path} has no block drafter: there is no {folder.name} in it."
+                )
+        kwargs.setdefault("torch_dtype", torch.float32)
+        return super().from_pretrained(place, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> BlockDrafter:
+        super().to(*args, **kwargs)
+        return self
+
+    def with_settings(self, **changes: Any) -> BlockDrafter:
+        """A drafter with other settings on the same weights, e.g. ``with_settings(tree="chain")``.
+
+        Raises:
+            TypeError, ValueError: As the constructor does.
+        """
+        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
+        with torch.device("meta"):
+            changed = type(self)(**{**settings, **changes})
+        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
+        return changed.requires_grad_(False).eval()
+
+    @property
+    def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
+        """Most children of a node."""
+        return 1 if self.config.tree == "chain" else self.config.branching
+
+    @property
+    def max_nodes(self) -> int:
+        longest = self.config.block_size
+        return min(self.config.num_nodes, longest) if self.config.tree == "chain" else self.config.num_nodes
+
+    def nodes_within(self, budget: int) -> int:
+        return self.max_nodes
+
+    def controller(self, costs: CostCurve) -> Controller:
+        if self.config.controller == "fixed":
+            return WholeTree(self.max_nodes)
+        return make_controller(self.config.controller, self.max_nodes, costs, self.config.prior)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        _compare("vocabulary", self.config.vocab_size, vocab_size)
+
+    def check_target(self, network: Any) -> None:
+        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
+        if self.config.target is not None:
+            check_fingerprint(self.config.target, network)
+
+    def session(self, setup: DraftSetup) -> DraftSession:
+        model = getattr(setup.runner, "model", None)
+        if model is None or not hasattr(model, "taps"):
+            raise ValueError(
+                f"BlockDrafter reads the states of its target's layers, which {type(model).__name__} does not hand out; "
+                "choose another drafter for this model, such as NGramDrafter()."
+            )
+        if setup.runner.guidance.branches > 1:
+            raise ValueError("BlockDrafter drafts for targets without guidance only.")
+        if self.config.taps[-1] >= model.num_layers:
+            raise ValueError(
+                f"`taps` {list(self.config.taps)} must be below the {model.num_layers} layers of the target, whose last "
+                "state only comes normalised."
+            )
+        self.check_vocabulary(setup.vocab_size)
+        return BlockSession(self, setup)
+
+    def read_context(self, features: Tensor) -> Tensor:
+        """Context (R, S, D) of the joined states (R, S, T * D) of the tapped layers."""
+        return self.hidden_norm(self.fc(features))
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What heads are rotated by at ``positions`` (R, N)."""
+        return rotary_at(positions, self.config.head_dim, self.config.rope_theta)
+
+    def forward(
+        self, embeddings: Tensor, positions: Tensor, mask: Tensor, cache: Any = None, context: Any = None
+    ) -> Tensor:
+        """States (R, Q, D) of block slots, normalised for the target's head.
+
+        Args:
+            embeddings: The target's embeddings (R, Q, D) of the newest tokens and masks.
+            positions: Their positions (R, Q).
+            mask: Additive or boolean mask (R, 1, Q, S + Q): what each slot sees of the context and of the blocks.
+            cache: Object with ``update(key, value, layer)`` that joins the block's to the context's.
+            context: Instead of a cache, context (R, S, D) and its positions (R, S), for training.
+        """
+        states, rotary = embeddings, self.rotary(positions)
+        known = None if context is None else (context[0], self.rotary(context[1]))
+        layers: Any = self.layers
+        for index, layer in enumerate(layers):
+            read = layer.input_layernorm(states)
+            key, value = layer.self_attn.keys_values(read, rotary)
+            if cache is not None:
+                key, value = cache.update(key, value, index)
+            elif known is not None:
+                first_key, first_value = layer.self_attn.keys_values(*known)
+                key, value = torch.cat([first_key, key], dim=2), torch.cat([first_value, value], dim=2)
+            states = states + layer.self_attn(read, rotary, key, value, mask)
+            states = states + layer.mlp(layer.post_attention_layernorm(states))
+        return self.norm(states)
+
+
+def _compare(what: str, drafted: int, wanted: int) -> None:
+    if drafted != wanted:
+        raise ValueError(
+            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
+            "this model."
+        )

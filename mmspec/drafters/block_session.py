@@ -1,0 +1,135 @@
+"""Decoding session of a block drafter: its context keeps step with the target's cache, slot for slot.
+
+Before a draft the context holds the states of all committed tokens but the newest, which the target has not read yet.
+The block's own keys and values lie behind them and are forgotten at once.
+
+Symbols: B rows, P prompt slots, N nodes, Q slots of the block, K depths, M candidates of a depth, S visible slots, T
+tapped layers, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.sampling import process
+from mmspec.core.target import TargetOutput
+from mmspec.core.trees import marginal_tree
+from mmspec.core.verify import RoundContext, Verdict
+from mmspec.drafters.base import DraftSetup
+from mmspec.runner.cache import SpecCache
+
+if TYPE_CHECKING:
+    from mmspec.drafters.block import BlockDrafter
+
+
+class BlockSession:
+    """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
+
+    def __init__(self, drafter: BlockDrafter, setup: DraftSetup) -> None:
+        self.drafter, self.config, self.target = drafter, drafter.config, setup.runner
+        self.model: Any = setup.runner.model
+        self.model.taps = tuple(self.config.taps)
+        self.max_new_tokens = setup.max_new_tokens
+        self.device = drafter.device
+        self.width = self.model.prompt.width
+        capacity = self.width + setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
+        self.cache = SpecCache(setup.num_rows, capacity, self.device)
+        self.forwards = 0
+
+    def start(self, context: RoundContext, output: TargetOutput) -> None:
+        assert output.hidden is not None
+        self._append(output.hidden, self.width)
+        # the states of right padding are overwritten by those of the first new tokens
+        self.cache.lengths = self.model.prompt.length.to(self.device)
+
+    def propose(self, context: RoundContext, width: int) -> Draft:
+        room = self.max_new_tokens - context.lowest - 1  # draft tokens that the row with the most room can use
+        depth = min(self.config.block_size - 1, room)
+        if width < 2 or depth < 1:
+            return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
+        logits = self._block(context)[:, :depth]
+        ranking = self._rank(context, logits)
+        if self.config.tree == "chain":
+            likeliest = ranking.argmax(-1)[:, : width - 1]
+            return Draft(torch.cat([context.root[:, None], likeliest], dim=1), DraftLaw.DETERMINISTIC)
+        best = ranking.topk(min(self.config.branching, width - 1, ranking.shape[-1]), dim=-1)
+        edges = (ranking / self.config.temperature).log_softmax(-1).gather(-1, best.indices)
+        edges = edges.masked_fill(best.values == -torch.inf, -torch.inf)
+        return self._tree(context, best.indices, edges, width)
+
+    def _block(self, context: RoundContext) -> Tensor:
+        """Logits (B, K, V) of the slots behind the newest tokens, masked as the target's."""
+        size = self.config.block_size
+        tokens = torch.full((len(context.root), size), self.config.mask_token_id, device=context.root.device)
+        tokens[:, 0] = context.root
+        embeddings = self.model.embed_tokens(tokens).to(self.device, self.drafter.dtype)
+        positions = self.cache.lengths[:, None] + torch.arange(size, device=self.device)
+        visible = self.width + context.highest - 1 + size
+        slots = torch.arange(visible, device=self.device)
+        seen = slots < self.cache.lengths[:, None] + size  # (B, S): every slot sees the context and the whole block
+        mask = seen[:, None, None].expand(-1, 1, size, -1)
+        self.cache.plan(size, visible)
+        states = self.drafter(embeddings, positions, mask, self.cache)
+        self.forwards += 1
+        order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
+        states = states[:, 1:].to(self.model.device, self.model.dtype)
+        return self.target.law(self.model.logits(states), order)
+
+    def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
+        """What orders the candidates of each depth (B, K, V)."""
+        if context.sampling.greedy:  # greedy decoding leaves one candidate; drafts need the order of the others
+            return logits
+        ranking = process(logits, context.sampling)
+        if self.config.mode == "coupled":
+            ranking = ranking + context.target_noise(logits.shape[1])
+        return ranking
+
+    def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, width: int) -> Draft:
+        """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M)."""
+        room = (self.max_new_tokens - context.generated - 1).tolist()
+        shapes = [marginal_tree(row[: max(0, left)], width) for row, left in zip(edges.tolist(), room, strict=True)]
+        most = max(len(parent) for parent, _, _ in shapes)
+
+        def padded(values: list[int]) -> list[int]:
+            return values + [0] * (most - len(values))
+
+        device = tokens.device
+        parent, depth, rank = (
+            torch.tensor([padded(shape[part]) for shape in shapes], device=device) for part in range(3)
+        )
+        count = torch.tensor([len(shape[0]) for shape in shapes], device=device)
+        valid = torch.arange(most, device=device) < count[:, None]
+        flat = (depth - 1).clamp_min(0) * tokens.shape[2] + rank
+        drafted = tokens.flatten(1).gather(1, flat)
+        drafted[:, 0] = context.root
+        return Draft(drafted.where(valid, 0), DraftLaw.DETERMINISTIC, parent=parent, valid=valid)
+
+    def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
+        assert output.hidden is not None
+        accepted = verdict.num_accepted
+        # elsewhere the exact length would cost a synchronisation
+        steps = int(accepted.max()) + 1 if accepted.device.type == "cpu" else draft.num_nodes
+        hidden = output.hidden[:, :steps]
+        if verdict.path is not None:
+            path = verdict.path[:, :steps]
+            hidden = output.hidden.gather(1, path[..., None].expand(-1, -1, output.hidden.shape[2]))
+        self._append(hidden, self.width + context.highest - 1 + steps)
+        self.cache.lengths = self.cache.lengths + (accepted + 1).to(self.device)
+
+    def _append(self, features: Tensor, visible: int) -> None:
+        """Write the keys and values of the states ``features`` (B, N, T * D) behind each row's context."""
+        read = self.drafter.read_context(features.to(self.device, self.drafter.dtype))
+        positions = self.cache.lengths[:, None] + torch.arange(read.shape[1], device=self.device)
+        rotary = self.drafter.rotary(positions)
+        self.cache.plan(read.shape[1], visible)
+        layers: Any = self.drafter.layers
+        for index, layer in enumerate(layers):
+            key, value = layer.self_attn.keys_values(read, rotary)
+            self.cache.update(key, value, index)
+
+    def select_rows(self, rows: Tensor) -> None:
+        self.cache.select_rows(rows.to(self.device))

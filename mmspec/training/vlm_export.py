@@ -1,0 +1,95 @@
+"""Measure the trained vision-language model on what it has never seen, and write it as a pipeline folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmspec.drafters.ngram import NGramDrafter
+from mmspec.pipelines.vision_language import VisionLanguagePipeline
+from mmspec.training.loop import read_progress
+from mmspec.training.vlm_lines import HELD_OUT_FONT
+from mmspec.training.vlm_target import VlmTargetConfig
+from mmspec.training.vlm_tasks import Material, Sample, held_out_samples
+from mmspec.training.vlm_tokenizer import picture_processor
+
+
+def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path) -> Path:
+    """Write ``model`` in float16 as a pipeline that runs in float32, with ``training.json`` beside it."""
+    # measured as stored: rounding to half precision is part of what ships
+    model = model.to(torch.float16).to(torch.float32)
+    pipe = VisionLanguagePipeline(model, picture_processor(config.patch_size), NGramDrafter())
+    pipe.set_progress_bar_config(disable=True)
+    measured = measure(pipe, material, config.evaluate)
+    write_pipeline(pipe, folder)
+    training = {"progress": read_progress(config.output), "seed": config.seed, "measured": measured}
+    _write(folder / "training.json", training)
+    return folder
+
+
+def measure(pipe: VisionLanguagePipeline, material: Material, count: int) -> dict[str, dict[str, float]]:
+    """Error rates and accuracies of plain greedy decoding on ``count`` held-out samples of each kind."""
+    kinds = {
+        "read": held_out_samples(material, "read", count),
+        "read_new_font": held_out_samples(material, "read", count, seed=1, font=HELD_OUT_FONT)
+        if HELD_OUT_FONT in material.lines.fonts
+        else [],
+        "name": held_out_samples(material, "name", count),
+        "json": held_out_samples(material, "json", count),
+    }
+    return {name: score(pipe, samples) for name, samples in kinds.items() if samples}
+
+
+def score(pipe: VisionLanguagePipeline, samples: Sequence[Sample]) -> dict[str, float]:
+    """Share of answers that are right, and characters that are wrong relative to those of the true answers."""
+    output = pipe(
+        [sample.question for sample in samples], [sample.picture for sample in samples], max_new_tokens=96,
+        speculate=False, seed=0,
+    )  # fmt: skip
+    answers, truths = output.texts or [], [sample.answer for sample in samples]
+    wrong = sum(edit_distance(answer, truth) for answer, truth in zip(answers, truths, strict=True))
+    right = sum(answer == truth for answer, truth in zip(answers, truths, strict=True))
+    scores = {"samples": len(samples), "exact": right / len(samples), "cer": wrong / sum(map(len, truths))}
+    if samples[0].task == "json":
+        scores["valid"] = sum(map(_is_json, answers)) / len(samples)
+    return {name: round(value, 4) for name, value in scores.items()}
+
+
+def edit_distance(one: str, other: str) -> int:
+    """Insertions, deletions and substitutions between two strings (Levenshtein, 1966)."""
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, 1):
+        above, row[0] = row[0], i
+        for j, right in enumerate(other, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (left != right))
+    return row[-1]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def write_pipeline(pipe: VisionLanguagePipeline, folder: Path) -> None:
+    """The pipeline with its model in float16, to be run in float32."""
+    for name in pipe.components:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    pipe.model.to(torch.float16)
+    pipe.save_pretrained(folder)
+    pipe.model.to(torch.float32)
+    path = folder / "model" / "config.json"
+    settings = json.loads(path.read_text())
+    settings["dtype"] = "float32"
+    settings.pop("_name_or_path", None)
+    _write(path, settings)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
