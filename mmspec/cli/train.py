@@ -9,9 +9,12 @@ import typer
 
 from mmspec.cli.recipes import BatchSize, Compile, Device, Minutes, Output, Resume, Seed, Settings, Steps, run_recipe
 from mmspec.cli.train_asr import app as asr
+from mmspec.cli.train_video import video_ar, video_tokenizer
 
 app = typer.Typer(help="Train the embedded checkpoints from their data.", no_args_is_help=True)
 app.add_typer(asr, name="asr")
+app.command("video-tokenizer")(video_tokenizer)
+app.command("video-ar")(video_ar)
 
 Data = Annotated[Path, typer.Option(help="Folder of the emoji archives; missing ones are fetched with npm.")]
 
