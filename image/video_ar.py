@@ -173,8 +173,6 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         for layer, block in enumerate(self.layers):
             if absolute is not None:
                 hidden = hidden + absolute
-            hidden = block(
-                hidden, rotary, attention_mask, cache, layer, None if context is None else context[layer]
-            )
+            hidden = block(hidden, rotary, attention_mask, cache, layer, None if context is None else context[layer])
         hidden = self.norm(hidden)
         return VideoAROutput(logits=self.head(hidden[:, -num_logits:]).float(), hidden=hidden)

@@ -99,7 +99,9 @@ def absolute_table(shape: Shape, hidden_size: int, prefix: int = 0) -> Tensor:
     """Sinusoids of latent frame, row and column side by side, (prefix + T * H * W, D); zero for the prefix."""
     spatial = 2 * (hidden_size // 6)
     parts = []
-    for place, size in zip(clip_coordinates(shape).unbind(-1), (hidden_size - 2 * spatial, spatial, spatial), strict=True):
+    for place, size in zip(
+        clip_coordinates(shape).unbind(-1), (hidden_size - 2 * spatial, spatial, spatial), strict=True
+    ):
         half = size // 2
         angles = torch.outer(place, 10000.0 ** (-torch.arange(half, dtype=torch.float32) / half))
         parts += [angles.sin(), angles.cos()]

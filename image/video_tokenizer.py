@@ -58,14 +58,19 @@ class DiscreteVideoTokenizer(StrictModelMixin, ConfigMixin):
         chunk_frames: int = 33,
     ) -> None:
         super().__init__()
-        for name, value in (("spatial_compression", spatial_compression), ("temporal_compression", temporal_compression)):
+        for name, value in (
+            ("spatial_compression", spatial_compression),
+            ("temporal_compression", temporal_compression),
+        ):
             if value < patch_size or value & (value - 1) or patch_size < 2 or patch_size & (patch_size - 1):
                 raise ValueError(
                     f"`{name}` ({value}) and `patch_size` ({patch_size}) must be powers of two, the patch at least 2 "
                     "and at most the compression."
                 )
         if (chunk_frames - 1) % temporal_compression:
-            raise ValueError(f"`chunk_frames` is {chunk_frames}; it must be 1 more than a multiple of {temporal_compression}.")
+            raise ValueError(
+                f"`chunk_frames` is {chunk_frames}; it must be 1 more than a multiple of {temporal_compression}."
+            )
         shared = {
             "num_resnet_blocks": layers_per_block,
             "attention_resolutions": tuple(attention_resolutions),
@@ -107,7 +112,13 @@ class DiscreteVideoTokenizer(StrictModelMixin, ConfigMixin):
     def check_frames(self, videos: Tensor) -> None:
         """Raise ValueError unless ``videos`` (B, 3, F, h, w) can be encoded."""
         side = self.config.spatial_compression
-        if videos.ndim != 5 or videos.shape[1] != 3 or not videos.numel() or videos.shape[-2] % side or videos.shape[-1] % side:
+        if (
+            videos.ndim != 5
+            or videos.shape[1] != 3
+            or not videos.numel()
+            or videos.shape[-2] % side
+            or videos.shape[-1] % side
+        ):
             raise ValueError(
                 f"`videos` has shape {tuple(videos.shape)}; it must be (videos, 3, frames, height, width) with sides that "
                 f"are positive multiples of {side}."
@@ -140,7 +151,9 @@ class DiscreteVideoTokenizer(StrictModelMixin, ConfigMixin):
             ValueError: For another number of axes, or codes that there are not.
         """
         if codes.ndim != 4 or not codes.numel():
-            raise ValueError(f"`codes` has shape {tuple(codes.shape)}; it must be (videos, latent frames, rows, columns).")
+            raise ValueError(
+                f"`codes` has shape {tuple(codes.shape)}; it must be (videos, latent frames, rows, columns)."
+            )
         return self.decode_values(self.quantizer.values(codes.to(self.device)).to(self.dtype)).float()
 
     def forward(self, videos: Tensor) -> Tensor:

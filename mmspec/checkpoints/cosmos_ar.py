@@ -102,7 +102,11 @@ def _plan(config: Mapping[str, Any]) -> Plan:
         "norm.weight": [("norm.weight", (width,))],
         "head.weight": [("output.weight", (config["vocab_size"], width))],
     }
-    queries, keys, inner = config["num_heads"] * head_dim, config["num_kv_heads"] * head_dim, config["intermediate_size"]
+    queries, keys, inner = (
+        config["num_heads"] * head_dim,
+        config["num_kv_heads"] * head_dim,
+        config["intermediate_size"],
+    )
     for layer in range(config["num_layers"]):
         own = f"layers.{layer}."
         parts: Plan = {

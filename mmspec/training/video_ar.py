@@ -165,7 +165,8 @@ class VideoDataset:
         count = len(self.clips.trained)
         places = range(step * config.batch_size, (step + 1) * config.batch_size)
         orders = {
-            e: torch.randperm(count, generator=step_generator(config.seed, -1 - e)) for e in {p // count for p in places}
+            e: torch.randperm(count, generator=step_generator(config.seed, -1 - e))
+            for e in {p // count for p in places}
         }
         return [int(self.clips.trained[orders[p // count][p % count]]) for p in places]
 

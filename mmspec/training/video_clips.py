@@ -160,7 +160,9 @@ def load_clips(config: ClipConfig) -> ClipSet:
         FileNotFoundError: If the emoji archives are missing and cannot be fetched.
     """
     emoji = load_emoji(EmojiConfig(data=config.data, size=config.sprite_size))
-    place = {name: i for i, (name, style) in enumerate(zip(emoji.names, emoji.styles, strict=True)) if style == config.style}
+    place = {
+        name: i for i, (name, style) in enumerate(zip(emoji.names, emoji.styles, strict=True)) if style == config.style
+    }
     sprites = emoji.images[[place[name] for name in config.names]]
     starts, ways = range(0, config.room + 1, config.start_step), (-config.speed, 0, config.speed)
     axis = [(start, speed) for start in starts for speed in ways if 0 <= start + 2 * speed <= config.room]
