@@ -29,10 +29,17 @@ from mmspec.models.strict import StrictModelMixin
 
 @dataclass
 class VideoAROutput(BaseOutput):
-    """Raw float32 ``logits`` (R, N, V), and the last normalised hidden states ``hidden`` (R, N, D) of all positions."""
+    """What a forward returns.
+
+    Attributes:
+        logits: Raw float32 logits (R, N, V).
+        hidden: Last normalised hidden states of all positions (R, N, D).
+        context: Keys and values of the context for every layer, to be given to the next forward instead of the context.
+    """
 
     logits: Tensor
     hidden: Tensor
+    context: list[KeysValues] | None = None
 
 
 class VideoARTransformer(StrictModelMixin, ConfigMixin):
@@ -146,7 +153,7 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         input_ids: Tensor,
         *,
         position_ids: Tensor,
-        context: Sequence[KeysValues] | None = None,
+        context: Tensor | Sequence[KeysValues] | None = None,
         attention_mask: Tensor | None = None,
         cache: Any = None,
         num_logits: int = 0,
@@ -156,7 +163,8 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         Args:
             input_ids: Codes, or the begin token (R, N).
             position_ids: Positions (R, N) or (1, N).
-            context: What :meth:`read_context` returned; models with cross-attention need it.
+            context: Text features (R, C, context_dim), or what an earlier forward made of them; models with
+                cross-attention need it.
             attention_mask: Boolean or additive mask broadcastable to (R, H, N, S); ``None`` is plain causal over
                 the key slots that the cache returns, the last query seeing all of them.
             cache: Object with ``update(key, value, layer)``, such as ``SpecCache``.
@@ -167,12 +175,15 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         """
         if (context is None) != (self.config.context_dim is None):
             raise ValueError("A `context` must be given to models with cross-attention, and only to them.")
+        read = self.read_context(context) if isinstance(context, Tensor) else context
         hidden = self.token_embedding(input_ids)
         rotary = self.rotary_at(position_ids)  # shared by all layers
         absolute = None if self.absolute is None else self.absolute[position_ids].to(hidden.dtype)
         for layer, block in enumerate(self.layers):
             if absolute is not None:
                 hidden = hidden + absolute
-            hidden = block(hidden, rotary, attention_mask, cache, layer, None if context is None else context[layer])
+            crossed = None if read is None else read[layer]
+            hidden = block(hidden, rotary, attention_mask, cache, layer, crossed)
         hidden = self.norm(hidden)
-        return VideoAROutput(logits=self.head(hidden[:, -num_logits:]).float(), hidden=hidden)
+        logits = self.head(hidden[:, -num_logits:]).float()
+        return VideoAROutput(logits, hidden, None if read is None else list(read))

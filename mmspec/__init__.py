@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.image.video_ar import VideoARTransformer as VideoARTransformer
+    from mmspec.image.video_tokenizer import DiscreteVideoTokenizer as DiscreteVideoTokenizer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
     from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
     from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.pipelines.video import VideoPipeline as VideoPipeline
     from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
     from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
     from mmspec.speech.tiny_asr import AudioProjector as AudioProjector
@@ -71,6 +74,7 @@ _EXPORTS = {
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
+    "DiscreteVideoTokenizer": "mmspec.image.video_tokenizer",
     "Emu3Pipeline": "mmspec.pipelines.emu3",
     "Guarantee": "mmspec.core.verify",
     "JanusPipeline": "mmspec.pipelines.janus",
@@ -81,6 +85,8 @@ _EXPORTS = {
     "SpecPipeline": "mmspec.pipelines.base",
     "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
     "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
+    "VideoARTransformer": "mmspec.image.video_ar",
+    "VideoPipeline": "mmspec.pipelines.video",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

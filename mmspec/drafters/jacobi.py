@@ -169,7 +169,7 @@ class JacobiSession:
         if self.log_q is not None and log_p is not None:
             self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
-            self.last_scores = self._newest_scores(context, output.logits)
+            self.last_scores = self._newest_scores(context, output.logits, draft.valid)
         if self.initializer.laws is not None:
             log_laws = process(output.logits, context.sampling).log_softmax(-1) if log_p is None else log_p
             self.initializer.laws.store(context.generated, log_laws, draft.valid)
@@ -180,10 +180,11 @@ class JacobiSession:
         self.filled = (reach if whole else torch.maximum(self.filled, reach)) - by
         self.filled = self.filled.clamp_min(0)
 
-    def _newest_scores(self, context: RoundContext, logits: Tensor) -> Tensor:
-        """Scores (B, V) of the last node whose next slot is free; forced ones say nothing about others."""
+    def _newest_scores(self, context: RoundContext, logits: Tensor, valid: Tensor | None) -> Tensor:
+        """Scores (B, V) of the last node of each row whose next slot is free; forced ones say nothing about others."""
         if self.grammar is None:
-            return process(logits[:, -1], context.sampling)
+            last = -1 if valid is None else valid.sum(-1) - 1
+            return process(logits[torch.arange(len(logits), device=logits.device), last], context.sampling)
         nodes = torch.arange(logits.shape[1], device=logits.device)
         free = self.grammar.forced_at(context.generated[:, None] + nodes) < 0  # (B, N)
         last = torch.where(free, nodes, -1).amax(-1)
