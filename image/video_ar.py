@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import torch
 from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
@@ -108,8 +107,10 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         )
         self.norm = RMSNorm(hidden_size, norm_eps)
         self.head = nn.Linear(hidden_size, vocab_size, bias=False)
-        shape, prefix = tuple(latent_shape), int(begin_token is not None)
-        original = tuple(yarn_original_shape)
+        frames, grid_rows, columns = latent_shape  # a list, where it was read from a file
+        shape, prefix = (frames, grid_rows, columns), int(begin_token is not None)
+        first_frames, first_rows, first_columns = yarn_original_shape
+        original = (first_frames, first_rows, first_columns)
         yarn = Yarn(yarn_scale, yarn_beta_fast, yarn_beta_slow, original) if yarn_scale > 1 else None
         table = rotary_table(shape, head_dim, rope_theta, yarn, prefix)
         self.register_buffer("rotary", table, persistent=False)
@@ -146,7 +147,7 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         """
         if self.config.context_dim is None:
             raise ValueError("This model has no cross-attention; it takes no context.")
-        return [block.cross_attention.keys_values(context) for block in self.layers]
+        return [cast(VideoBlock, block).cross_attention.keys_values(context) for block in self.layers]
 
     def forward(
         self,

@@ -94,7 +94,8 @@ class VideoPipeline(SpecPipeline):
     @property
     def layout(self) -> VideoGrid:
         """Token layout of a clip of the decoder's own length."""
-        return VideoGrid(*self.transformer.config.latent_shape, self.transformer.config.vocab_size)
+        frames, rows, columns = self.transformer.config.latent_shape
+        return VideoGrid(frames, rows, columns, self.transformer.config.vocab_size)
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -177,7 +178,9 @@ class VideoPipeline(SpecPipeline):
         return output if return_dict else (output.frames, output.tokens, output.stats)
 
     @torch.no_grad()
-    def stream(self, image: Any = None, video: Any = None, prompt: Any = None, **arguments: Any) -> Iterator[PartialVideos]:
+    def stream(
+        self, image: Any = None, video: Any = None, prompt: Any = None, **arguments: Any
+    ) -> Iterator[PartialVideos]:
         """Generate as ``__call__`` does and yield frames whenever a latent frame is committed.
 
         Args:
@@ -188,7 +191,8 @@ class VideoPipeline(SpecPipeline):
         """
         call = VideoCall(image, video, prompt, **arguments)
         segments: list[Segment] = []
-        shown, counts = [], []
+        shown: list[int] = []
+        counts: list[int] = []
         for segment in self._segments(call):
             if not segments or segments[-1] is not segment:
                 segments.append(segment)
@@ -205,7 +209,8 @@ class VideoPipeline(SpecPipeline):
 
     def _fresh_frames(self, segment: Segment, shown: list[int], known: list[int], first: bool) -> list[list[Any]]:
         """Frames of the latent frames that every sample has committed since ``shown``."""
-        tokens, fresh = segment.tokens(), []
+        tokens = segment.tokens()
+        fresh: list[list[Any]] = []
         for row, (before, now) in enumerate(zip(shown, known, strict=True)):
             if now == before:
                 fresh.append([])
@@ -240,7 +245,9 @@ class VideoPipeline(SpecPipeline):
             segment = Segment(condition.codes.cpu(), grid, len(seeds))
             own = [stretch_seed(seed, number) for seed in seeds]
             requests = [
-                self._request(condition.rows(part.start, part.stop), own[part], grid, sampling, guidance, drafter, rule)
+                self._request(
+                    condition.rows(part.start, part.stop), own[part], grid, sampling, guidance, drafter, rule
+                )
                 for part in _parts(len(seeds), call.micro_batch_size)
             ]
             for decoder, progress in self.run_decoders(requests, callback, tensor_inputs):
@@ -315,7 +322,11 @@ class VideoPipeline(SpecPipeline):
             row_length=grid.columns,
             frame_length=grid.frame_length,
             prompt_ids=condition.codes,
-            cache_bytes_per_slot=2 * config.num_layers * config.num_kv_heads * config.head_dim * self.transformer.dtype.itemsize,
+            cache_bytes_per_slot=2
+            * config.num_layers
+            * config.num_kv_heads
+            * config.head_dim
+            * self.transformer.dtype.itemsize,
             decode_bytes=self._decode_bytes(),
         )
 

@@ -39,7 +39,9 @@ class ClipPlan:
         return parts
 
 
-def plan_clip(call: VideoCall, tokenizer: DiscreteVideoTokenizer, native: int, most_context: int, given: int) -> ClipPlan:
+def plan_clip(
+    call: VideoCall, tokenizer: DiscreteVideoTokenizer, native: int, most_context: int, given: int
+) -> ClipPlan:
     """The lengths that ``call`` asks for, of ``given`` frames of input.
 
     Args:
@@ -108,7 +110,11 @@ def read_inputs(call: VideoCall) -> list[np.ndarray]:
 
 @torch.no_grad()
 def encode_context(
-    inputs: Sequence[np.ndarray], num_frames: int, size: tuple[int, int], tokenizer: DiscreteVideoTokenizer, device: Any
+    inputs: Sequence[np.ndarray],
+    num_frames: int,
+    size: tuple[int, int],
+    tokenizer: DiscreteVideoTokenizer,
+    device: Any,
 ) -> Tensor:
     """Codes (B, c * H * W) of the last ``num_frames`` of each input, resized and cropped to ``size``."""
     rows = []

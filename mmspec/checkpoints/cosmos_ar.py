@@ -102,11 +102,8 @@ def _plan(config: Mapping[str, Any]) -> Plan:
         "norm.weight": [("norm.weight", (width,))],
         "head.weight": [("output.weight", (config["vocab_size"], width))],
     }
-    queries, keys, inner = (
-        config["num_heads"] * head_dim,
-        config["num_kv_heads"] * head_dim,
-        config["intermediate_size"],
-    )
+    queries, keys = config["num_heads"] * head_dim, config["num_kv_heads"] * head_dim
+    inner = config["intermediate_size"]
     for layer in range(config["num_layers"]):
         own = f"layers.{layer}."
         parts: Plan = {
@@ -119,7 +116,8 @@ def _plan(config: Mapping[str, Any]) -> Plan:
             "feed_forward.gate_up.weight": [(f"feed_forward.{w}.weight", (inner, width)) for w in ("w1", "w3")],
             "feed_forward.down.weight": [("feed_forward.w2.weight", (width, inner))],
             "feed_forward_norm.weight": [("ffn_norm.weight", (width,))],
-        } | _common("attention", width, queries, head_dim)
+        }
+        parts |= _common("attention", width, queries, head_dim)
         if (context := config["context_dim"]) is not None:
             parts |= {
                 "cross_attention.query.weight": [("cross_attention.wq.weight", (queries, width))],
@@ -127,7 +125,8 @@ def _plan(config: Mapping[str, Any]) -> Plan:
                     (f"cross_attention.{w}.weight", (keys, context)) for w in ("wk", "wv")
                 ],
                 "cross_attention_norm.weight": [("cross_attention_norm.weight", (width,))],
-            } | _common("cross_attention", width, queries, head_dim)
+            }
+            parts |= _common("cross_attention", width, queries, head_dim)
         plan |= {own + target: [(own + part, shape) for part, shape in sources] for target, sources in parts.items()}
     return plan
 
