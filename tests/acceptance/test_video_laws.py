@@ -13,7 +13,7 @@ from mmspec.core.verify import RoundContext, Verdict, chain_verdict, residual
 from mmspec.drafters.initializers import FRAME_INITIALIZERS
 from mmspec.drafters.jacobi import COUPLINGS, JacobiDrafter
 from tests.oracles.decode import decode, seeds
-from tests.oracles.toy import TableTarget, enumerate_law, string_numbers, z_score
+from tests.oracles.toy import TableTarget, enumerate_law, random_table, string_numbers, z_score
 from tests.oracles.video import COLUMNS, FRAME, LENGTH, VOCAB, grid_table
 
 COUNT = 6000
@@ -71,11 +71,16 @@ def test_drawing_from_the_target_on_rejection_is_found(initializer: str, monkeyp
     assert deviation(run(seeds(COUNT), "ratio", coupling="independent", initializer=initializer)) > 8
 
 
-@pytest.mark.parametrize("rounds", [1, 2, LENGTH])
-def test_a_fixed_number_of_rounds_is_exact_only_if_no_fewer_than_the_grid_is_deep(
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_fixed_number_of_rounds_is_exact_only_if_no_fewer_than_the_window_is_deep(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: accept every slot alone for some rounds and then commit all, as published 2-D drafting does."""
+    """Negative control: accept every slot alone for some rounds and then commit all, as published 2-D drafting does.
+
+    The window holds two open slots, each of which depends on all before it.
+    """
+    table = random_table(VOCAB, LENGTH, 1)
+    monkeypatch.setattr("tests.acceptance.test_video_laws.TABLE", table)
 
     def commit_all_after(rule: object, draft: object, logits: Tensor, context: RoundContext) -> Verdict:
         tokens, log_q = draft.tokens.clone(), draft.log_q[:, :-1].exp()
@@ -99,7 +104,7 @@ def test_a_fixed_number_of_rounds_is_exact_only_if_no_fewer_than_the_grid_is_dee
 
     monkeypatch.setattr("mmspec.acceptance.ratio.RatioAcceptance.__call__", commit_all_after)
     tokens = run(seeds(COUNT), "ratio", coupling="independent", initializer="uniform")
-    assert (deviation(tokens) < 4.5) == (rounds == LENGTH)
+    assert deviation(tokens) < 4.5 if rounds == 2 else deviation(tokens) > 8
 
 
 def _chain_logits(target: TableTarget, tokens: Tensor) -> Tensor:

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from mmspec.checkpoints.cosmos_ar import load_cosmos_ar
+from mmspec.image.video_ar import VideoARTransformer
+from mmspec.image.video_positions import Yarn, rotary_frequencies, rotary_table
+from mmspec.runner.cache import SpecCache
 from tests.oracles.cosmos import LATENT_SHAPE, cosmos_state, golden_context, golden_tokens
 
 GOLDEN = {
