@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from mmspec.core.guidance import Guidance
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats, join_stretches, merge_stats
 from mmspec.core.stopping import Stopping
+from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter
 from mmspec.image.captions import encode_captions
 from mmspec.image.video_ar import VideoARTransformer
@@ -32,6 +34,20 @@ from mmspec.pipelines.video_frames import (
     postprocess,
     read_inputs,
 )
+
+
+@dataclass(frozen=True)
+class VideoJob:
+    """A checked call: its lengths, what is continued, the row seeds, and how tokens are drawn and drafted."""
+
+    plan: ClipPlan
+    condition: VideoCondition
+    seeds: list[int]
+    sampling: SamplingParams
+    guidance: Guidance
+    drafter: Drafter | None
+    rule: AcceptanceRule
+    micro_batch_size: int
 
 
 class VideoPipeline(SpecPipeline):
@@ -228,6 +244,23 @@ class VideoPipeline(SpecPipeline):
         self, call: VideoCall, callback: Callable[..., Any] | None = None, tensor_inputs: Sequence[str] = ("tokens",)
     ) -> Iterator[Segment]:
         """Decode stretch after stretch; yield the running one after every round."""
+        job = self._open(call)
+        condition = job.condition
+        for number, new_frames in enumerate(job.plan.stretches):
+            grid = VideoGrid(new_frames, self.layout.rows, self.layout.columns, self.layout.num_codes)
+            segment = Segment(condition.codes.cpu(), grid, len(job.seeds))
+            requests = self._requests(job, condition, number, grid)
+            for decoder, progress in self.run_decoders(requests, callback, tensor_inputs):
+                segment.see(decoder, progress)
+                yield segment
+            if self.interrupt:
+                return
+            known = torch.cat([condition.codes.cpu(), segment.tokens()], dim=1)
+            last = known[:, -job.plan.context * grid.frame_length :].to(condition.codes.device)
+            condition = VideoCondition(last, condition.text)
+
+    def _open(self, call: VideoCall) -> VideoJob:
+        """Check everything about a call, read its inputs and encode them."""
         inputs = read_inputs(call)
         plan = self._plan(call, inputs)
         sampling, guidance = self._sampling(call)
@@ -240,24 +273,13 @@ class VideoPipeline(SpecPipeline):
         frames = self.video_tokenizer.pixel_frames(plan.context)
         codes = encode_context(inputs, frames, self.frame_size, self.video_tokenizer, self._execution_device)
         condition = VideoCondition(codes, self._text(call, len(inputs))).repeat(count)
-        for number, new_frames in enumerate(plan.stretches):
-            grid = VideoGrid(new_frames, self.layout.rows, self.layout.columns, self.layout.num_codes)
-            segment = Segment(condition.codes.cpu(), grid, len(seeds))
-            own = [stretch_seed(seed, number) for seed in seeds]
-            requests = [
-                self._request(
-                    condition.rows(part.start, part.stop), own[part], grid, sampling, guidance, drafter, rule
-                )
-                for part in _parts(len(seeds), call.micro_batch_size)
-            ]
-            for decoder, progress in self.run_decoders(requests, callback, tensor_inputs):
-                segment.see(decoder, progress)
-                yield segment
-            if self.interrupt:
-                return
-            known = torch.cat([condition.codes.cpu(), segment.tokens()], dim=1)
-            last = known[:, -plan.context * grid.frame_length :].to(condition.codes.device)
-            condition = VideoCondition(last, condition.text)
+        return VideoJob(plan, condition, seeds, sampling, guidance, drafter, rule, call.micro_batch_size or len(seeds))
+
+    def first_requests(self, call: VideoCall) -> list[DecodeRequest]:
+        """What the first stretch of ``call`` decodes, a request for each micro-batch; for measurements."""
+        job = self._open(call)
+        grid = VideoGrid(job.plan.stretches[0], self.layout.rows, self.layout.columns, self.layout.num_codes)
+        return self._requests(job, job.condition, 0, grid)
 
     def _plan(self, call: VideoCall, inputs: Sequence[Any]) -> ClipPlan:
         given = min(len(frames) for frames in inputs)
@@ -298,27 +320,27 @@ class VideoPipeline(SpecPipeline):
         )  # fmt: skip
         return features
 
-    def _request(
-        self,
-        condition: VideoCondition,
-        seeds: list[int],
-        grid: VideoGrid,
-        sampling: SamplingParams,
-        guidance: Guidance,
-        drafter: Drafter | None,
-        rule: Any,
-    ) -> DecodeRequest:
+    def _requests(
+        self, job: VideoJob, condition: VideoCondition, number: int, grid: VideoGrid
+    ) -> list[DecodeRequest]:
+        """A request for each micro-batch of the ``number``-th stretch, which continues ``condition``."""
+        cuts = range(0, len(job.seeds), job.micro_batch_size)
+        parts = [slice(start, min(start + job.micro_batch_size, len(job.seeds))) for start in cuts]
+        seeds = [stretch_seed(seed, number) for seed in job.seeds]
+        return [self._request(job, condition.rows(p.start, p.stop), seeds[p], grid) for p in parts]
+
+    def _request(self, job: VideoJob, condition: VideoCondition, seeds: list[int], grid: VideoGrid) -> DecodeRequest:
         config = self.transformer.config
-        guided = guidance.branches > 1
+        guided = job.guidance.branches > 1
         return DecodeRequest(
             model=lambda network, device: VideoModel(network, condition, guided, device, self.compiled(network)),
             network=self.network,
             seeds=seeds,
-            sampling=sampling,
+            sampling=job.sampling,
             stopping=Stopping(grid.num_tokens, fixed_length=True),
-            guidance=guidance,
-            drafter=drafter,
-            rule=rule,
+            guidance=job.guidance,
+            drafter=job.drafter,
+            rule=job.rule,
             row_length=grid.columns,
             frame_length=grid.frame_length,
             prompt_ids=condition.codes,
@@ -371,7 +393,3 @@ class VideoPipeline(SpecPipeline):
         codes = self.layout.codes(tokens)
         return torch.cat([self.video_tokenizer.decode(one.to(self._execution_device)) for one in codes.split(1)])
 
-
-def _parts(count: int, size: int | None) -> list[slice]:
-    step = size or count
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -53,6 +53,22 @@ def read_tensors(path: str | Path, ignore: str | None = None) -> dict[str, Tenso
     raise ValueError(f"{path.name} is no checkpoint file; legal endings are .safetensors, {', '.join(_PICKLED)}.")
 
 
+def read_torchscript(path: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a TorchScript archive by name. Its methods are never called.
+
+    Raises:
+        ValueError: If the file is damaged or no TorchScript.
+        FileNotFoundError: If there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint at {path}.")
+    try:
+        return dict(torch.jit.load(str(path), map_location="cpu").state_dict())
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{path.name} is damaged or no TorchScript archive: {str(error).splitlines()[0]}") from error
+
+
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str) -> None:
     """Compare names and shapes of ``tensors`` with ``expected``, exactly and both ways.
 
