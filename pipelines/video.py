@@ -320,9 +320,7 @@ class VideoPipeline(SpecPipeline):
         )  # fmt: skip
         return features
 
-    def _requests(
-        self, job: VideoJob, condition: VideoCondition, number: int, grid: VideoGrid
-    ) -> list[DecodeRequest]:
+    def _requests(self, job: VideoJob, condition: VideoCondition, number: int, grid: VideoGrid) -> list[DecodeRequest]:
         """A request for each micro-batch of the ``number``-th stretch, which continues ``condition``."""
         cuts = range(0, len(job.seeds), job.micro_batch_size)
         parts = [slice(start, min(start + job.micro_batch_size, len(job.seeds))) for start in cuts]
@@ -392,4 +390,3 @@ class VideoPipeline(SpecPipeline):
         """Videos (B, 3, F, h, w), roughly in [-1, 1], of whole latent frames (B, T * H * W), of one stretch."""
         codes = self.layout.codes(tokens)
         return torch.cat([self.video_tokenizer.decode(one.to(self._execution_device)) for one in codes.split(1)])
-
