@@ -54,11 +54,11 @@ class VideoARConfig(LoopConfig):
 
     data: Path
     tokenizer: Path
-    hidden_size: int = 192
+    hidden_size: int = 128
     num_layers: int = 4
     num_heads: int = 4
     num_kv_heads: int = 2
-    intermediate_size: int = 512
+    intermediate_size: int = 384
     context_length: int = 12
     text_size: int = 64
     text_layers: int = 1

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec.image.video_tokenizer import DiscreteVideoTokenizer
-from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.loop import LoopConfig, fit, read_progress, restore_average, step_generator
 from mmspec.training.video_clips import ClipConfig, ClipSet, load_clips, to_videos
 from mmspec.training.vq import psnr
 
@@ -113,6 +113,7 @@ def train(config: VideoTokenizerConfig) -> Path:
     model.eval()
     report = {
         "minutes": seconds / 60,
+        "steps": read_progress(config.output)["steps"],
         "parameters": model.num_parameters(),
         "held_out": evaluate(model, clips, clips.held_out[:128]),
     }
