@@ -34,6 +34,8 @@ class VideoTokenizerConfig(LoopConfig):
         levels: Levels of the quantiser's channels.
         layers_per_block: Residual blocks a level.
         num_frames: Frames of a clip.
+        start_from: Output folder of an earlier training with the same network, whose averaged weights are the start.
+        decoder_only: Train the decoder alone: codes stay what they are, so that a model of codes stays valid.
 
     Raises:
         ValueError: If a number is out of range.
@@ -46,10 +48,14 @@ class VideoTokenizerConfig(LoopConfig):
     layers_per_block: int = 1
     num_frames: int = 9
     batch_size: int = 8
+    start_from: Path | None = None
+    decoder_only: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "data", Path(self.data))
+        if self.decoder_only and self.start_from is None:
+            raise ValueError("`decoder_only` needs `start_from`: the encoder of an untrained network says nothing.")
         if (self.num_frames - 1) % TEMPORAL_COMPRESSION:
             raise ValueError(
                 f"`num_frames` is {self.num_frames}; it must be 1 more than a multiple of {TEMPORAL_COMPRESSION}."
@@ -100,6 +106,10 @@ def train(config: VideoTokenizerConfig) -> Path:
     torch.manual_seed(config.seed)
     clips = load_clips(config.clips)
     model = build_tokenizer(config).to(config.device)
+    if config.start_from is not None:
+        restore_average(model, Path(config.start_from))
+    for part in (model.encoder, model.quant_conv) if config.decoder_only else ():
+        part.requires_grad_(False)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         picks = torch.randint(len(clips.trained), (config.batch_size,), generator=step_generator(config.seed, step))

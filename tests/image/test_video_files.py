@@ -62,7 +62,7 @@ def test_transparency_is_drawn_on_white() -> None:
         (np.full((1, 4, 4, 3), 2.0), ValueError, r"\[0, 1\]"),
         (np.full((1, 4, 4, 3), np.nan), ValueError, r"\[0, 1\]"),
         (np.zeros((1, 4, 4, 3), dtype=np.int32), ValueError, "uint8"),
-        (torch.zeros(1, 4, 4, 3), ValueError, r"\(F, 3, h, w\)"),
+        (torch.zeros(1, 5, 4, 3), ValueError, r"\(F, 3, h, w\)"),
         (["a.png", "b.png"], TypeError, "not of paths"),
         ({}, TypeError, "clip must be"),
     ],
