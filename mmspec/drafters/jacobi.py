@@ -219,7 +219,12 @@ class JacobiSession:
         log_ratio = (log_p[:, :count].gather(-1, old) - draft.log_q[:, :count].gather(-1, old))[..., 0]
         nodes = torch.arange(count, device=log_p.device)
         keep = context.noise.uniform(Stream.AUXILIARY, context.rounds[:, None], nodes[None]).log() < log_ratio
-        laws = torch.cat([residual(p[:, :count], draft.log_q[:, :count].exp()), p[:, count:]], dim=1)
+        corrections = residual(p[:, :count], draft.log_q[:, :count].exp())
+        if draft.valid is not None:  # beyond a row's own nodes there is nothing to keep, whatever other rows draft
+            there = draft.valid[:, 1:]
+            keep = keep & there
+            corrections = torch.where(there[..., None], corrections, p[:, :count])
+        laws = torch.cat([corrections, p[:, count:]], dim=1)
         drawn = draw_by_inversion(laws, fresh)
         return torch.cat([torch.where(keep, old[..., 0], drawn[:, :count]), drawn[:, count:]], dim=1)
 
