@@ -39,6 +39,7 @@ def export(
     folder: str | Path,
     assessment: str = "",
     num_samples: int = 16,
+    recommended: dict[str, Any] | None = None,
 ) -> Path:
     """Write the averaged model of the newest checkpoint, of a running or a finished training, as a pipeline folder.
 
@@ -50,13 +51,14 @@ def export(
         folder: Where to write the pipeline, ``samples``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the clips look like.
         num_samples: First frames that come with the checkpoint, of clips that training never saw.
+        recommended: Defaults of a call, by default :data:`RECOMMENDED`.
 
     Raises:
         FileNotFoundError: If either training left nothing to export.
     """
     folder = Path(folder)
     model, dataset, progress = load_checkpoint(config)
-    pipe = open_pipeline(config, model, dataset)
+    pipe = open_pipeline(config, model, dataset, recommended)
     samples = _write_samples(folder, dataset, num_samples)
     pipe.drafter = JacobiDrafter(**DRAFTER, prior=measure_prior(pipe, samples))
     training = {
@@ -78,14 +80,16 @@ def export(
     return folder
 
 
-def open_pipeline(config: VideoARConfig, model: Any, dataset: VideoDataset) -> VideoPipeline:
+def open_pipeline(
+    config: VideoARConfig, model: Any, dataset: VideoDataset, recommended: dict[str, Any] | None = None
+) -> VideoPipeline:
     """A pipeline of a trained model, without a drafter."""
     from mmspec.image.video_tokenizer import DiscreteVideoTokenizer
 
     tokenizer = DiscreteVideoTokenizer.from_pretrained(config.tokenizer, torch_dtype=torch.float32).eval()
     pipe = VideoPipeline(
         model.transformer, tokenizer, model.text_encoder, dataset.captioner, context_length=config.context_length,
-        **RECOMMENDED,
+        **(RECOMMENDED if recommended is None else recommended),
     )  # fmt: skip
     pipe.set_progress_bar_config(disable=True)
     return pipe
