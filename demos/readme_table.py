@@ -1,4 +1,4 @@
-"""Write the tables of methods in README.md and docs/methods.md from the committed bench results in this folder.
+"""Write the tables of methods in README.md and docs from the committed bench results in this folder.
 
 Usage: python demos/readme_table.py [--check]    (--check only tells whether the tables are up to date)
 """
@@ -61,6 +61,40 @@ def overhead_table(report: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def speech_table(report: dict) -> str:
+    """Methods of speech recognition on the trained recogniser, with their errors."""
+    lines = [
+        "| method | guarantee | text of plain decoding | forwards a recording | forwards, times fewer | LLM part, times faster "
+        "| RTFx | WER | human | sequence | synthetic |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in report["methods"]:
+        quality = method["quality"]
+        if "wer" not in quality:
+            continue  # the encoder-decoder pair, which has random weights
+        rates = " | ".join(f"{quality[name]:.3f}" for name in ("wer", "wer_human", "wer_sequence", "wer_synthetic"))
+        equal = equal_of(method) or f"{1 - (method['deviation'] or {}).get('texts_changed', 0):.0%}"
+        lines.append(
+            f"| {name_of(method)} | {method['guarantee']} | {equal} | {quality['forwards_per_utterance']:.1f} "
+            f"| {method['forwards_ratio']:.2f} | {method['wall_ratio']:.2f} | {quality['rtfx']:.1f} | {rates} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def pair_table(report: dict) -> str:
+    """The encoder-decoder pair of random weights beside transformers."""
+    lines = [
+        "| method | tokens equal to plain | forwards of the large decoder, times fewer | wall clock, times faster |",
+        "| --- | --- | --- | --- |",
+    ]
+    for method in report["methods"]:
+        if method["name"].startswith("whisper"):
+            equal = "yes" if method["quality"]["equal_to_plain"] else "NO"
+            ratios = f"{method['forwards_ratio']:.2f} | {method['wall_ratio']:.2f}"
+            lines.append(f"| {name_of(method)} | {equal} | {ratios} |")
+    return "\n".join(lines) + "\n"
+
+
 def name_of(method: dict) -> str:
     name = f"**{method['name']}**" if method["default"] else method["name"]
     return f"{name} (peer)" if method["peer"] else name
@@ -80,15 +114,25 @@ def replaced(page: str, kind: str, table: str) -> str:
     return before + begin + table + end + after
 
 
+#: page, name of the table on it, its maker, and the committed result
+TABLES = (
+    ("README.md", "bench", exact_table, "image"),
+    ("docs/methods.md", "bench", relaxed_table, "methods"),
+    ("docs/methods.md", "flat", relaxed_table, "methods-flat"),
+    ("docs/methods.md", "overhead", overhead_table, "methods"),
+    ("docs/speech-recognition.md", "asr", speech_table, "asr"),
+    ("docs/speech-recognition.md", "pair", pair_table, "asr"),
+)
+
+
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
-    image, methods = (json.loads((ROOT / f"demos/bench-{name}.json").read_text()) for name in ("image", "methods"))
-    readme, page = ROOT / "README.md", ROOT / "docs/methods.md"
-    relaxed = replaced(page.read_text(), "bench", relaxed_table(methods))
-    return {
-        readme: replaced(readme.read_text(), "bench", exact_table(image)),
-        page: replaced(relaxed, "overhead", overhead_table(methods)),
-    }
+    new: dict[Path, str] = {}
+    for page, kind, make, result in TABLES:
+        path = ROOT / page
+        report = json.loads((ROOT / f"demos/bench-{result}.json").read_text())
+        new[path] = replaced(new.get(path) or path.read_text(), kind, make(report))
+    return new
 
 
 def main() -> int:

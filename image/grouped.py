@@ -31,13 +31,12 @@ from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors, check_ch
 from mmspec.acceptance.ratio import RatioAcceptance
 from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.sampling import process
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, residual
 from mmspec.image.codes import CodeLookup
 
 RESIDUALS = ("token", "group")
-#: group members looked at together, bounds the memory of judging the whole vocabulary
-_BLOCK = 1 << 21
+#: numbers of vectors looked at together, bounds the memory of judging the whole vocabulary
+_BLOCK = 1 << 22
 
 
 class Distances:
@@ -53,14 +52,17 @@ class Distances:
         self.lookup, self.limit = CodeLookup(vectors, device), limit
         self.vectors = vectors.vectors.to(device)
 
-    def close(self, tokens: Tensor, others: Tensor) -> Tensor:
-        """Whether each of ``others`` (..., G) may share a group with ``tokens`` (..., 1)."""
-        mine, theirs = self.lookup.code(tokens), self.lookup.code(others)
-        both = (mine >= 0) & (theirs >= 0)
+    def place(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether ``tokens`` (...) have vectors (...), and their vectors (..., E)."""
+        code = self.lookup.code(tokens)
+        return code >= 0, self.vectors[code.clamp_min(0)]
+
+    def close(self, mine: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Tensor:
+        """Whether tokens may share a group, from what :meth:`place` says of them."""
+        both = mine[0] & theirs[0]
         if self.limit is None:
             return both
-        apart = self.vectors[mine.clamp_min(0)] - self.vectors[theirs.clamp_min(0)]
-        return both & (apart.square().sum(-1) < self.limit)
+        return both & ((mine[1] - theirs[1]).square_().sum(-1) < self.limit)
 
 
 @dataclass(frozen=True)
@@ -73,33 +75,91 @@ class Groups(DenseRelaxation):
     kind: str
 
     def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        everything = torch.arange(p.shape[-1], device=p.device)
-        parts = everything.split(max(1, _BLOCK // (self.size * max(1, len(p)) * self.distances.vectors.shape[1])))
-        return torch.cat([self._weigh(p, q, part.expand(len(p), -1)) for part in parts], dim=1)
+        nodes = max(1, _BLOCK // (p.shape[-1] * self.distances.vectors.shape[1]))
+        return torch.cat([self._all(*part) for part in zip(p.split(nodes), q.split(nodes), strict=True)])
+
+    def _all(self, p: Tensor, q: Tensor) -> Tensor:
+        """w of every token (n, V): all groups are windows of the sorted codes, so one is made of another by a shift."""
+        p_sorted, order = p.sort(dim=-1, stable=True)
+        q_sorted = q.gather(1, order)
+        has_vector, vectors = self.distances.place(order)  # (n, V), (n, V, E)
+        vectors = vectors.movedim(-1, 0).contiguous().movedim(0, -1)  # sums over E are slow where it lies innermost
+        p_group, q_group = p_sorted.clone(), q_sorted.clone()
+        before, size = self.size // 2, p.shape[-1]
+        first = before if self.kind == "token" else 0  # as published: those below are judged alone
+        for shift in range(-before, self.size - before):
+            mine = slice(max(first, -shift), size - max(0, shift))
+            theirs = slice(mine.start + shift, mine.stop + shift)
+            if shift == 0 or mine.start >= mine.stop:
+                continue
+            grouped = (p_sorted[:, theirs] - p_sorted[:, mine]).abs_() < self.gap
+            grouped &= self.distances.close(
+                (has_vector[:, mine], vectors[:, mine]), (has_vector[:, theirs], vectors[:, theirs])
+            )
+            p_group[:, mine] += p_sorted[:, theirs] * grouped
+            q_group[:, mine] += q_sorted[:, theirs] * grouped
+        return torch.empty_like(p).scatter_(1, order, _share(q_sorted, p_group, q_group))
 
     def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
-        return self._weigh(p, q, tokens[:, None])[:, 0]
+        mine = tokens[:, None]
+        members, inside = ranked_around(p, mine, self.size)  # (n, G)
+        own = p.gather(1, mine)
+        of_members = p.gather(1, members)
+        has_vector, vectors = self.distances.place(members)
+        itself = self.distances.place(mine)
+        grouped = inside & ((of_members - own).abs() < self.gap) & self.distances.close(itself, (has_vector, vectors))
+        if self.kind == "token":
+            before = self.size // 2
+            grouped &= inside[:, :before].all(-1, keepdim=True)
+        grouped |= inside & (members == mine)
+        p_group = (of_members * grouped).sum(-1)
+        q_group = (q.gather(1, members) * grouped).sum(-1)
+        return _share(q.gather(1, mine)[:, 0], p_group, q_group)
 
     def correction(self, p: Tensor, q: Tensor, accepted: Tensor) -> Tensor:
         return residual(p, q if self.kind == "token" else accepted)
 
-    def _weigh(self, p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-        """w of ``tokens`` (n, T): (n, T)."""
-        order = p.argsort(dim=-1, stable=True)  # (n, V)
-        rank = order.argsort(dim=-1).gather(1, tokens)  # (n, T)
-        before = self.size // 2
-        place = rank[..., None] + torch.arange(-before, self.size - before, device=p.device)  # (n, T, G)
-        inside = (place >= 0) & (place < p.shape[-1])
-        members = order.gather(1, place.clamp(0, p.shape[-1] - 1).flatten(1)).view_as(place)
-        of_members = p.gather(1, members.flatten(1)).view_as(place)
-        own = p.gather(1, tokens)[..., None]
-        grouped = inside & ((of_members - own).abs() < self.gap) & self.distances.close(tokens[..., None], members)
-        if self.kind == "token":
-            grouped &= (rank >= before)[..., None]
-        grouped |= inside & (members == tokens[..., None])
-        p_group = (of_members * grouped).sum(-1)
-        q_group = (q.gather(1, members.flatten(1)).view_as(place) * grouped).sum(-1)
-        return torch.where(q_group > 0, q.gather(1, tokens) * p_group / q_group, p_group)
+
+def _share(q: Tensor, p_group: Tensor, q_group: Tensor) -> Tensor:
+    """w from the probabilities of tokens and of their groups, all of one shape."""
+    return torch.where(q_group > 0, q * p_group / q_group, p_group)
+
+
+def ranked_around(p: Tensor, tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The tokens at the ranks around one when all are sorted by increasing probability, equal ones by number.
+
+    Selects, instead of sorting the vocabulary.
+
+    Args:
+        p: Laws (n, V).
+        tokens: The token in the middle (n, 1).
+        size: Ranks taken: ``size // 2`` below, the token itself, the rest above.
+
+    Returns:
+        Tokens (n, size) by rank, and whether each rank exists (n, size); where it does not, the token is arbitrary.
+    """
+    key = _sort_keys(p)
+    own = key.gather(1, tokens)
+    none, most = -1, torch.iinfo(torch.int64).max
+    before, after = size // 2, size - size // 2 - 1
+    below = _first(key.masked_fill(key >= own, none), before, none, largest=True).flip(1)
+    above = _first(key.masked_fill_(key <= own, most), after, most, largest=False)
+    members = torch.cat([below, own, above], dim=1)
+    return (members & 0xFFFFFFFF).clamp_max(p.shape[-1] - 1), (members != none) & (members != most)
+
+
+def _sort_keys(p: Tensor) -> Tensor:
+    """Different integers (n, V) that sort as ``p`` (n, V) does, equal entries by number, which is in the low 32 bits."""
+    number = torch.arange(p.shape[-1], device=p.device)
+    if p.dtype is torch.float32:  # floats of one sign sort as their bits do
+        return p.contiguous().view(torch.int32).long().bitwise_left_shift_(32).bitwise_or_(number)
+    return (p.argsort(dim=-1, stable=True).argsort(dim=-1) << 32) | number
+
+
+def _first(key: Tensor, count: int, fill: int, largest: bool) -> Tensor:
+    """The ``count`` extreme keys (n, count) of (n, V), in order; ``fill`` where there are fewer."""
+    found = key.topk(min(count, key.shape[1]), largest=largest).values
+    return torch.nn.functional.pad(found, (0, count - found.shape[1]), value=fill)
 
 
 @dataclass(frozen=True)
@@ -113,8 +173,7 @@ class BoundGroups:
     needs_law: bool = True
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        log_p = process(logits, context.sampling).log_softmax(-1)
-        return relaxed_chain(draft, log_p, context, self.relaxation)
+        return relaxed_chain(draft, context.laws(logits)[0], context, self.relaxation)
 
 
 class GroupedAcceptance(Acceptance):

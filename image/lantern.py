@@ -31,9 +31,8 @@ from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance, RuleSetup, check_choice, check_count, check_number
 from mmspec.acceptance.recursive import TREE_LAWS, RecursiveAcceptance, judge_tree
-from mmspec.acceptance.relaxed import CHAIN_LAWS, Relaxation, emitted_law, relaxed_chain, total_variation
+from mmspec.acceptance.relaxed import CHAIN_LAWS, Relaxation, relaxed_chain, total_variation
 from mmspec.core.draft import Draft
-from mmspec.core.sampling import process
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, descend, residual, tree_verdict
 from mmspec.image.codes import CodeLookup
 from mmspec.image.neighbours import load_table, neighbour_table
@@ -41,6 +40,8 @@ from mmspec.image.neighbours import load_table, neighbour_table
 RESIDUALS = ("optimal", "cutset", "lantern_compat")
 #: gathered probabilities at a time, bounds the memory of the deviation's measurement
 _BLOCK = 1 << 22
+#: neighbours that are looked at before the rest of the k
+_STAGES = (16, 128)
 
 
 class Neighbours:
@@ -55,10 +56,13 @@ class Neighbours:
     def __init__(self, lookup: CodeLookup, table: Tensor, k: int) -> None:
         self.lookup, self.table, self.k = lookup, table.to(lookup.tokens.device), k
 
-    def masses(self, law: Tensor, row: Tensor, tokens: Tensor) -> Tensor:
-        """Probability of each of the k neighbours of ``tokens`` (M,) under ``law[row]``, (n, V): (M, k)."""
-        near = self.table[self.lookup.code(tokens).clamp_min(0), : self.k].long()
-        return self.lookup.by_code(law)[row[:, None], near] * (self.lookup.code(tokens) >= 0)[:, None]
+    def masses(self, law: Tensor, row: Tensor, tokens: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """Probability of the neighbours of ``tokens`` (M,) under ``law[row]``, law (n, V): (M, k), or a part of the k."""
+        code, by_code = self.lookup.code(tokens), self.lookup.by_code(law)
+        near = self.table[:, start : self.k if stop is None else stop].index_select(0, code.clamp_min(0))
+        place = row[:, None] * by_code.shape[-1] + near  # a flat index is looked up much faster than a pair
+        masses = by_code.reshape(-1).index_select(0, place.view(-1)).view_as(near)
+        return masses if self.lookup.plain else masses * (code >= 0)[:, None]
 
     def strike(self, law: Tensor, tokens: Tensor, struck: Tensor) -> Tensor:
         """``law`` (M, V) without the neighbours of ``tokens`` that are marked in ``struck`` (M, C)."""
@@ -85,26 +89,45 @@ class Neighbourhood(Relaxation):
     def borrow(self, p: Tensor, row: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """C_m and m of ``tokens`` (M,) under the laws ``p[row]``, p (n, V): two (M,)."""
         sums = self.neighbours.masses(p, row, tokens).cumsum(-1)
-        budget = p.new_full((), self.delta or 0.0) if self.lam is None else ((self.lam - 1) * p[row, tokens])[:, None]
-        count = (sums <= budget).sum(-1)
-        inside = sums.gather(1, (count - 1).clamp_min(0)[:, None])[:, 0]
-        return torch.where(count > 0, inside, 0.0), count
+        return _within(sums, self._budget(p[row, tokens]))
+
+    def _budget(self, own: Tensor) -> Tensor:
+        """Mass that tokens of probability ``own`` (M,) may borrow (M,)."""
+        return torch.full_like(own, self.delta or 0.0) if self.lam is None else (self.lam - 1) * own
 
     def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
         row = torch.arange(len(p), device=p.device)
         return p[row, tokens] + self.borrow(p, row, tokens)[0]
 
     def correct(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        accepted = torch.zeros_like(q)
-        for row, support in self._support(q):
-            weight = p[row, support] + self.borrow(p, row, support)[0]
-            accepted[row, support] = torch.minimum(q[row, support], weight)
-        if self.kind == "optimal":
-            correction = residual(p, accepted)
-            return correction, total_variation(p, emitted_law(accepted, correction))
+        accepted, borrowed = torch.minimum(p, q), torch.zeros_like(p[:, 0])
+        for row, token in self._support(q - p):
+            raised = self._raise(p, row, token, q[row, token])
+            borrowed.index_add_(0, row, raised - p[row, token])
+            accepted[row, token] = raised
+        if self.kind == "optimal":  # this correction adds nothing where q a > p, so TV = sum of [q a - p]+
+            return residual(p, accepted), borrowed
         rows = torch.arange(len(p), device=p.device)
         correction = self._after(p, q, rows, tokens)
         return correction, total_variation(p, self._emitted(p, q, accepted))
+
+    def _raise(self, p: Tensor, row: Tensor, tokens: Tensor, enough: Tensor) -> Tensor:
+        """min(w, ``enough``) of ``tokens`` (M,) under the laws ``p[row]``: (M,).
+
+        Looks at as many neighbours as it must, which where q is near p are few of the k.
+        """
+        own = p[row, tokens]
+        borrowed, budget = torch.zeros_like(own), self._budget(own)
+        left, start = torch.arange(len(own), device=own.device), 0
+        for stop in dict.fromkeys(min(place, self.neighbours.k) for place in (*_STAGES, self.neighbours.k)):
+            sums = self.neighbours.masses(p, row[left], tokens[left], start, stop).cumsum(-1)
+            more, count = _within(sums, budget[left] - borrowed[left])
+            borrowed[left] += more
+            left = left[(count == stop - start) & (own[left] + borrowed[left] < enough[left])]
+            start = stop
+            if not len(left):
+                break
+        return torch.minimum(own + borrowed, enough)
 
     def _emitted(self, p: Tensor, q: Tensor, accepted: Tensor) -> Tensor:
         """r (n, V) where every rejected token has a correction of its own."""
@@ -136,6 +159,13 @@ class Neighbourhood(Relaxation):
         return residual(g, self.neighbours.strike(law, tokens, struck))
 
 
+def _within(sums: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of the increasing ``sums`` (M, k) that ``budget`` (M,) covers, or 0, and how many it covers: two (M,)."""
+    count = (sums <= budget[:, None]).sum(-1)
+    largest = sums.gather(1, (count - 1).clamp_min(0)[:, None])[:, 0]
+    return torch.where(count > 0, largest, 0.0), count
+
+
 @dataclass(frozen=True)
 class BoundLantern:
     """LANTERN for one call: the settings and the neighbours of the target's codes."""
@@ -149,11 +179,11 @@ class BoundLantern:
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
         if context.sampling.greedy:
             return self._greedy(draft, logits)
-        log_p = process(logits, context.sampling).log_softmax(-1)
+        p, _ = context.laws(logits)
         if draft.is_chain and draft.law in CHAIN_LAWS:
-            return relaxed_chain(draft, log_p, context, self.relaxation)
+            return relaxed_chain(draft, p, context, self.relaxation)
         relaxation = replace(self.relaxation, chosen=draft.law not in TREE_LAWS)
-        return judge_tree(draft, log_p.exp(), context, relaxation)
+        return judge_tree(draft, p, context, relaxation)
 
     def _greedy(self, draft: Draft, logits: Tensor) -> Verdict:
         """Temperature 0: accept a token that its neighbours' mass makes the most likely one."""

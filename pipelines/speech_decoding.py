@@ -9,8 +9,7 @@ from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.likelihood import LikelihoodAcceptance
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Decoder, Progress
-from mmspec.core.stats import DecodeStats
-from mmspec.core.stopping import FinishReason, Stopping
+from mmspec.core.stopping import Stopping
 from mmspec.pipelines.base import DecodeRequest
 from mmspec.pipelines.speech_rows import SpeechRow, SpeechSettings
 from mmspec.speech.adapters.base import SpeechAdapter
@@ -57,13 +56,14 @@ class BatchMaker:
             if isinstance(rule, LikelihoodAcceptance) and self.settings.ctc_drafter.config.word_rollback:
                 rule = WordRollback(rule, self.codec.begins_word)
         clips = [row.encoded for row in rows if row.encoded is not None]
+        budgets = tuple(row.budget for row in rows)
         adapter = self.adapter
         request = DecodeRequest(
             model=lambda network, device: adapter.decoder(network, clips, device),
             network=adapter.network,
             seeds=[row.seed for row in rows],
             sampling=self.settings.sampling,
-            stopping=Stopping(max(row.budget for row in rows), adapter.stop_tokens),
+            stopping=Stopping(max(budgets), adapter.stop_tokens, row_budgets=budgets),
             guidance=Guidance(),
             drafter=drafter,
             rule=rule,
@@ -79,13 +79,9 @@ class BatchMaker:
         hypotheses = [row.hypothesis for row in rows if row.hypothesis is not None]
         return drafter.bind(hypotheses, self.codec, stop)
 
-    def settle(self, batch: RowBatch, progress: Progress, stats: DecodeStats) -> None:
-        """Write tokens and texts to the rows; each ends at its own budget, whatever that of its neighbours."""
-        for place, (row, tokens) in enumerate(zip(batch.rows, progress.tokens.tolist(), strict=True)):
-            length = min(progress.lengths[place], row.budget)
-            if length < progress.lengths[place]:
-                stats.rows[place].tokens = length
-                stats.rows[place].finish_reason = FinishReason.LENGTH.name.lower()
+    def settle(self, batch: RowBatch, progress: Progress) -> None:
+        """Write tokens and texts to the rows."""
+        for row, tokens, length in zip(batch.rows, progress.tokens.tolist(), progress.lengths, strict=True):
             row.tokens = tokens[:length]
             row.text = self.adapter.text(spoken(row.tokens, self.adapter.stop_tokens))
             if not row.decision:

@@ -298,18 +298,18 @@ class SpeechRecognitionPipeline(SpecPipeline):
                     yield from self._restart(maker, batch, decoder, progress)
                     return
             yield decoder, progress
-        maker.settle(batch, progress, decoder.stats)
+        maker.settle(batch, progress)
 
     def _restart(
         self, maker: BatchMaker, batch: RowBatch, decoder: Decoder, progress: Progress
     ) -> Iterator[tuple[Decoder, Progress]]:
         """Settle the rows that were verified whole, and decode the others plainly from their prompts on."""
-        maker.settle(batch, progress, decoder.stats)
+        maker.settle(batch, progress)
         failed = [place for place, row in enumerate(batch.rows) if row.decision != "verified"]
         if failed:
             again = maker.batch([batch.rows[place] for place in failed], speculate=False)
             *_, (second, latest) = self.run_decoders([again.request])
-            maker.settle(again, latest, second.stats)
+            maker.settle(again, latest)
             merged = merge_stats([decoder.stats, second.stats])
             for place, counts in zip(failed, second.stats.rows, strict=True):
                 merged.rows[place] = counts

@@ -103,7 +103,7 @@ class _StreamState:
         for _, progress, latest in self.pipe._transcribe([row], self.settings):
             stats = latest
             if progress is not None and not self._taken_back():
-                tokens = progress.tokens[0, : min(progress.lengths[0], row.budget)].tolist()
+                tokens = progress.tokens[0, : progress.lengths[0]].tolist()
                 adapter = self.pipe.adapter
                 text = adapter.settled_text(spoken(tokens, adapter.stop_tokens))
                 yield from self._grown(before, text, segment.first / rate)

@@ -54,6 +54,7 @@ class CharacterNGram(SchedulerMixin, ConfigMixin):
         self._keys: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64) for _ in range(order)]
         self._counts: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64) for _ in range(order)]
         self._cache: dict[tuple[int, ...], Law] = {}
+        self._log_cache: dict[tuple[int, ...], Law] = {}
 
     @classmethod
     def fit(cls, texts: Iterable[str], characters: str, order: int = 5, least: int = 1) -> CharacterNGram:
@@ -114,9 +115,17 @@ class CharacterNGram(SchedulerMixin, ConfigMixin):
 
     def log_law(self, text: str) -> Law:
         """Log-probabilities of what follows ``text``: of each of ``characters``, and last of the end."""
-        history = (0, *self._symbols(text))[-(self.config.order - 1) :] if self.config.order > 1 else ()
-        law = self._law(history)
-        return np.log(law[1:])
+        size = self.config.order - 1
+        recent = self._symbols(text[-4 * size :]) if size else []  # unknown characters are left out
+        if len(recent) < size:
+            recent = [0, *self._symbols(text)]
+        history = tuple(recent[-size:]) if size else ()
+        known = self._log_cache.get(history)
+        if known is None:
+            if len(self._log_cache) >= _MOST_CACHED:
+                self._log_cache.clear()
+            known = self._log_cache[history] = np.log(self._law(history)[1:])
+        return known
 
     def _law(self, history: tuple[int, ...]) -> Law:
         known = self._cache.get(history)

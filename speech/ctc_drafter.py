@@ -179,7 +179,7 @@ class CTCSession:
         self.ends = drafter.ends
         self.resync = drafter.settings.config.on_fail == "resync"
         self.vocab_size = setup.vocab_size
-        self.max_nodes = min(drafter.settings.max_nodes, setup.max_new_tokens)
+        self.num_draft_tokens = drafter.settings.config.num_draft_tokens
         self.misses = [0] * len(self.rows)
 
     def propose_first(self, context: RoundContext, width: int) -> Draft:
@@ -196,11 +196,12 @@ class CTCSession:
         written = [row[:length] for row, length in zip(context.tokens.tolist(), lengths, strict=True)]
         tries = []
         for place, (row, tokens) in enumerate(zip(self.rows, written, strict=True)):
-            # a row whose last drafts all failed drafts fewer tokens: a wide forward costs more. `width` is not asked:
-            # it follows the rows beside this one, and what is drafted may decide what a relaxed rule keeps
-            limit = max(2, self.max_nodes >> self.misses[place]) - 1
+            # a row whose drafts keep failing drafts fewer tokens: a wide forward costs more. `width` is not asked: it
+            # follows the rows beside this one, and what is drafted may decide what a relaxed rule keeps
+            limit = max(1, self.num_draft_tokens >> max(0, self.misses[place] - 1))
             branches = self.codec.branches(row, tokens, limit) or [[]]
-            tries.append(_trie([_known([*branch, *self.ends], self.vocab_size) for branch in branches], limit))
+            ends = self.ends if len(branches) == 1 else []
+            tries.append(_trie([_known([*branch, *ends], self.vocab_size) for branch in branches], limit))
         return self._trees(context.root, tries)
 
     def _chains(self, root: Tensor, chains: Sequence[Sequence[int]], width: int) -> Draft:
@@ -229,7 +230,7 @@ class CTCSession:
         outcomes = torch.stack([draft.valid[:, 1:].sum(-1), verdict.num_accepted]).tolist()
         for place, (drafted, accepted) in enumerate(zip(*outcomes, strict=True)):
             if drafted:
-                self.misses[place] = 0 if accepted else min(self.misses[place] + 1, 3)
+                self.misses[place] = 0 if accepted else min(self.misses[place] + 1, 4)
 
     def select_rows(self, rows: Tensor) -> None:
         kept = rows.tolist()

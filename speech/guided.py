@@ -16,7 +16,9 @@ Symbols: T frames, K characters.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,29 +32,23 @@ Array = NDArray[np.float64]
 _FLOOR = -12.0
 _NEVER = -1e9
 _MARGIN = 15.0  # ends of a text that are this many nats behind its best one are forgotten
-_CANDIDATES = 6  # characters of a step that may become branches
 _LONGEST = 400  # characters of a continuation
+_COSTLY = -math.log(0.04)  # a character that is less likely to be written than this makes a draft dearer, not better
+_FRINGE = -math.log(0.055)  # behind one that is less likely than this hardly any is likely enough
+_REACH = 16  # frames behind those where a text may end, in which the next character is looked for at first
 
 
 @dataclass
 class _State:
-    """Alignment scores of a text over the frames from ``first`` on; entry i is about ``first + i`` frames."""
+    """Alignment scores of a text over the frames where it may end: entry i is about ``first + i`` frames.
+
+    ``best`` is the larger of d_n and d_b, ``in_blank`` is d_b.
+    """
 
     first: int
-    in_label: Array
+    best: Array
     in_blank: Array
     last: int | None
-
-
-@dataclass
-class _Extensions:
-    """A text by one more character: scores (K,) and alignments (K, T') of all, and the score of the end."""
-
-    scores: Array
-    end: float
-    in_label: Array
-    in_blank: Array
-    first: int
 
 
 class GuidedHypothesis:
@@ -76,23 +72,25 @@ class GuidedHypothesis:
     ) -> None:
         self.vocabulary, self.language = vocabulary, language
         self.weight, self.spread = weight, spread
-        self.blank = posterior.blank
-        self._log_probs: Array = np.maximum(posterior.log_probs.double().numpy(), _FLOOR)
-        frames, labels = self._log_probs.shape
-        best = self._log_probs.max(-1) if frames else np.zeros(0)
-        self._ahead: Array = np.concatenate([np.cumsum(best[::-1])[::-1], [0.0]])
-        self._summed: Array = np.concatenate(
-            [np.zeros((1, labels)), np.cumsum(self._log_probs, axis=0)]
-        ).T  # (C, T + 1)
         self._characters: str = language.config.characters
-        self._labels = np.array([vocabulary.index[c] for c in self._characters], dtype=np.int64)
+        self._places = {vocabulary.index[character]: place for place, character in enumerate(self._characters)}
+        log_probs: Array = np.maximum(posterior.log_probs.double().numpy(), _FLOOR)
+        self._ahead: Array = np.append(np.cumsum(log_probs.max(-1)[::-1])[::-1], 0.0)  # (T + 1,)
+        summed: Array = np.concatenate([np.zeros((1, log_probs.shape[1])), np.cumsum(log_probs, axis=0)])
+        self._blank: Array = summed[:, posterior.blank].copy()  # (T + 1,)
+        self._summed: Array = summed[:, list(self._places)].T.copy()  # (K, T + 1)
+        #: score of a character in frame t and the best labels behind it
+        self._from: Array = log_probs[:, list(self._places)] + self._ahead[1:, None]  # (T, K)
         self._written: list[int] = []
         self._state = self._start()
-        self.text = self._greedy(self._state, "")
+
+    @cached_property
+    def text(self) -> str:
+        """The likeliest text of the clip."""
+        return self._greedy(self._start(), "")
 
     def _start(self) -> _State:
-        blank = self._summed[self.blank]
-        return _State(0, np.full(len(blank), _NEVER), blank.copy(), None)
+        return self._trimmed(0, self._blank, self._blank, None)[0]
 
     def after(self, written: str) -> str:
         """The most plausible continuation of ``written``, with the space that separates them, if any."""
@@ -101,76 +99,95 @@ class GuidedHypothesis:
     def branches(self, written: str, count: int) -> list[str]:
         """Continuations of ``written`` whose common tree has about ``count`` characters, the likeliest first."""
         leaves: dict[str, bool] = {}  # path to whether nothing follows it
-        heap: list[tuple[float, str, _Extensions, int]] = []
+        heap: list[tuple[float, str, _State, int]] = []
         self._push(heap, 0.0, "", self._given(written), written)
         while heap and len(leaves) < count:
-            cost, path, extensions, place = heapq.heappop(heap)
+            cost, path, state, place = heapq.heappop(heap)
             leaves[path], leaves[path[:-1]] = True, False
-            self._push(heap, -cost, path, self._child(extensions, place), written)
+            if cost < _FRINGE and len(leaves) < count:
+                self._push(heap, -cost, path, self._extended(state, place), written)
         return [joined for path, leaf in leaves.items() if leaf and (joined := _joined(written, path))]
 
     def _push(
-        self, heap: list[tuple[float, str, _Extensions, int]], base: float, path: str, state: _State, written: str
+        self, heap: list[tuple[float, str, _State, int]], base: float, path: str, state: _State, written: str
     ) -> None:
-        extensions = self._extensions(state, written + path)
-        logits = np.append(extensions.scores, extensions.end) / self.spread
-        logits -= logits.max()
-        log_q = logits - np.log(np.exp(logits).sum())
-        for place in np.argpartition(log_q[:-1], -_CANDIDATES)[-_CANDIDATES:].tolist():
-            item = (-(base + float(log_q[place])), path + self._characters[place], extensions, place)
-            heapq.heappush(heap, item)
+        """Add the likeliest extensions of ``path``, whose log-probability is ``base``."""
+        scores, end = self._extensions(state, written + path)
+        scores, end = scores / self.spread, end / self.spread
+        most = max(float(scores.max()), end)
+        scores += base - most - math.log(float(np.exp(scores - most).sum()) + math.exp(end - most))
+        likely = np.flatnonzero(scores > -_COSTLY).tolist() or ([] if path else [int(scores.argmax())])
+        for place in likely:
+            heapq.heappush(heap, (-float(scores[place]), path + self._characters[place], state, place))
 
     def _given(self, written: str) -> _State:
         """The state of the text that is written."""
-        labels = [label for label, _ in self.vocabulary.labels(written)]
-        if labels[: len(self._written)] != self._written:
+        labels = (label for label, _ in self.vocabulary.labels(written))
+        places = [self._places[label] for label in labels if label in self._places]
+        if places[: len(self._written)] != self._written:
             self._written, self._state = [], self._start()
-        for label in labels[len(self._written) :]:
-            in_label, in_blank = self._extend(self._state, np.array([label]))
-            self._state = self._trimmed(in_label[0], in_blank[0], label, self._state.first)
-            self._written.append(label)
+        for place in places[len(self._written) :]:
+            self._state = self._extended(self._state, place)
+            self._written.append(place)
         return self._state
 
     def _greedy(self, state: _State, written: str) -> str:
         text = ""
         while len(text) < _LONGEST:
-            extensions = self._extensions(state, written + text)
-            place = int(extensions.scores.argmax())
-            if extensions.end >= extensions.scores[place]:
+            scores, end = self._extensions(state, written + text)
+            place = int(scores.argmax())
+            if end >= scores[place]:
                 break
-            text, state = text + self._characters[place], self._child(extensions, place)
+            text, state = text + self._characters[place], self._extended(state, place)
         return text.rstrip()
 
-    def _extensions(self, state: _State, text: str) -> _Extensions:
-        """What may follow ``text``."""
+    def _extensions(self, state: _State, text: str) -> tuple[Array, float]:
+        """Scores of the characters (K,) that may follow ``text``, and of its end.
+
+        A path that stays in a label, or in the blank behind it, never gains on the best labels, so the first frame of a
+        character decides its score.
+        """
         law = self.weight * self.language.log_law(text)
-        end = float(max(state.in_label[-1], state.in_blank[-1]) + law[-1])
-        in_label, in_blank = self._extend(state, self._labels)
-        scores = (np.maximum(in_label, in_blank) + self._ahead[state.first :]).max(-1) + law[:-1]
-        return _Extensions(scores, end, in_label, in_blank, state.first)
+        best, end = state.best, _NEVER
+        if state.first + len(best) == len(self._ahead):  # the text may take all frames
+            end, best = float(best[-1] + law[-1]), best[:-1]
+        if not len(best):  # no frame is left, so only the text says what may follow
+            return law[:-1] + (float(state.best[-1]) - _MARGIN), end
+        ahead = self._from[state.first : state.first + len(best)]
+        scores = (best[:, None] + ahead).max(0)
+        if state.last is not None:  # a double letter needs a blank between
+            scores[state.last] = (state.in_blank[: len(best)] + ahead[:, state.last]).max()
+        return scores + law[:-1], end
 
-    def _child(self, extensions: _Extensions, place: int) -> _State:
-        label = int(self._labels[place])
-        return self._trimmed(extensions.in_label[place], extensions.in_blank[place], label, extensions.first)
+    def _extended(self, state: _State, place: int) -> _State:
+        """The state of a text and the character at ``place``."""
+        enter = state.in_blank if place == state.last else state.best
+        first, size, reach = state.first, len(enter), _REACH
+        frames = len(self._ahead)
+        if first + 1 == frames:  # no frame is left
+            return _State(first, enter, enter, place)
+        entered = np.maximum.accumulate(enter - self._summed[place, first : first + size])
+        while True:
+            stop = min(first + size + reach, frames)
+            in_label = self._summed[place, first + 1 : stop].copy()
+            in_label[:size] += entered[: len(in_label)]
+            in_label[size:] += entered[-1]
+            blank = self._blank[first + 1 : stop]
+            in_blank = np.empty_like(in_label)
+            in_blank[0] = _NEVER
+            np.maximum.accumulate(in_label[:-1] - blank[:-1], out=in_blank[1:])
+            in_blank += blank
+            made, cut = self._trimmed(first + 1, np.maximum(in_label, in_blank), in_blank, place)
+            if stop == frames or not cut:
+                return made
+            reach *= 2
 
-    def _extend(self, state: _State, labels: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Best paths for a text and one more of ``labels`` (K,): ending in it, and in a blank behind it (K, T')."""
-        summed = self._summed[labels, state.first :]
-        enter = np.broadcast_to(np.maximum(state.in_label, state.in_blank), summed.shape)
-        if state.last is not None and (again := labels == state.last).any():
-            enter = np.where(again[:, None], state.in_blank, enter)  # a double letter needs a blank between
-        in_label = np.full(summed.shape, _NEVER)
-        in_label[:, 1:] = np.maximum.accumulate(enter[:, :-1] - summed[:, :-1], axis=1) + summed[:, 1:]
-        blank = self._summed[self.blank, state.first :]
-        in_blank = np.full(summed.shape, _NEVER)
-        in_blank[:, 1:] = np.maximum.accumulate(in_label[:, :-1] - blank[:-1], axis=1) + blank[1:]
-        return in_label, in_blank
-
-    def _trimmed(self, in_label: Array, in_blank: Array, label: int, first: int) -> _State:
-        """The state of a text, without the frames in which it can hardly end."""
-        ends = np.maximum(in_label, in_blank) + self._ahead[first:]
-        skip = int((ends >= ends.max() - _MARGIN).argmax())
-        return _State(first + skip, in_label[skip:], in_blank[skip:], label)
+    def _trimmed(self, first: int, best: Array, in_blank: Array, last: int | None) -> tuple[_State, bool]:
+        """The state of a text in the frames where it may well end, and whether it may also end behind the last one."""
+        ends = best + self._ahead[first : first + len(best)]
+        likely = ends >= ends.max() - _MARGIN
+        start, stop = int(likely.argmax()), len(ends) - int(likely[::-1].argmax())
+        return _State(first + start, best[start:stop], in_blank[start:stop], last), stop == len(ends)
 
 
 def _joined(written: str, tail: str) -> str:

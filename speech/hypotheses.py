@@ -39,7 +39,10 @@ _TIE = 0.1
 class Hypothesis(Protocol):
     """The hypothesis of one row."""
 
-    text: str
+    @property
+    def text(self) -> str:
+        """The likeliest text of the whole clip."""
+        ...
 
     def after(self, written: str) -> str:
         """The most plausible continuation of ``written``, with the space that separates them, if any."""

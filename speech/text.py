@@ -79,6 +79,9 @@ class TextCodec:
         """Tokens of ``tail`` as they follow the tokens ``committed``."""
         if not tail:
             return []
+        if committed and self._letters is not None:
+            ids = [self._letters.get(character, -1) for character in tail]
+            return ids[: ids.index(-1)] if -1 in ids else ids
         before = self.decode(committed)
         whole = before + tail if committed else self.prefix + tail
         ids, ends = self._encode_with_ends(whole)
@@ -135,6 +138,18 @@ class TextCodec:
             else:
                 pieces.append(token.replace(_PIECE_SPACE, " "))
         return pieces
+
+    @cached_property
+    def _letters(self) -> dict[str, int] | None:
+        """Token of each character, for tokenizers of single characters: what is behind a text has one tokenisation."""
+        added = set(self.tokenizer.get_added_vocab().values())
+        letters = {piece: index for index, piece in enumerate(self._pieces) if piece and index not in added}
+        if not letters or max(map(len, letters)) > 1:
+            return None
+        sample = "".join(sorted(letters, reverse=True))  # the space comes last
+        ids = [letters[character] for character in sample]
+        first = self.encode(sample)
+        return letters if self.encode(sample + sample) == first + ids and first[-len(ids) :] == ids else None
 
     @cached_property
     def _inner(self) -> dict[str, int]:

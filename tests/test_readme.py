@@ -38,6 +38,14 @@ def test_the_first_python_example_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "apple.png").exists()
 
 
+def test_the_speech_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (example,) = [block for block in blocks("python") if "AutoSpeechRecognitionPipeline" in block]
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    assert names["out"].texts[0]
+
+
 def test_examples_that_need_a_hub_name_things_that_exist() -> None:
     for block in blocks("python"):
         for names in re.findall(r"^from mmspec import (.+)$", block, flags=re.MULTILINE):

@@ -14,7 +14,7 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.ratio import draft_lengths, log_ratio
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.noise import Stream
-from mmspec.core.sampling import draw, process
+from mmspec.core.sampling import draw
 from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict
 
 
@@ -61,9 +61,9 @@ class BlockAcceptance(Acceptance):
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
         assert draft.log_q is not None
-        log_p = process(logits, context.sampling).log_softmax(-1)
+        p, log_p = context.laws(logits)
         lengths = draft_lengths(draft)
-        h, weights = block_acceptance(block_survival(log_ratio(draft, log_p)), log_p.exp(), draft.log_q.exp(), lengths)
+        h, weights = block_acceptance(block_survival(log_ratio(draft, log_p)), p, draft.log_q.exp(), lengths)
         nodes = torch.arange(1, draft.num_nodes, device=logits.device)
         uniform = context.noise.uniform(Stream.ACCEPT, context.rounds[:, None], nodes[None])
         survives = uniform < h[:, 1:]  # (B, K)

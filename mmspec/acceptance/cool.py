@@ -18,7 +18,6 @@ from torch import Tensor
 from mmspec.acceptance.base import Acceptance, check_count, check_number
 from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.sampling import process
 from mmspec.core.verify import Guarantee, RoundContext, Verdict
 
 
@@ -66,5 +65,4 @@ class CoolAcceptance(Acceptance):
             self.guarantee = Guarantee.SAME_LAW
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        log_p = process(logits, context.sampling).log_softmax(-1)
-        return relaxed_chain(draft, log_p, context, self.relaxation)
+        return relaxed_chain(draft, context.laws(logits)[0], context, self.relaxation)

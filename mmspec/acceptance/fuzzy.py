@@ -13,11 +13,11 @@ from torch import Tensor
 from mmspec.acceptance.base import Acceptance, check_choice, check_number
 from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.sampling import process
 from mmspec.core.verify import Guarantee, RoundContext, Verdict
 
 DIVERGENCES = ("js", "kl", "tv")
 FALLBACKS = ("ratio", "reject")
+_TINY = torch.finfo(torch.float32).tiny
 
 
 def divergence(kind: str, p: Tensor, q: Tensor) -> Tensor:
@@ -26,13 +26,18 @@ def divergence(kind: str, p: Tensor, q: Tensor) -> Tensor:
         return (p - q).abs().sum(-1) / 2
     if kind == "kl":
         return kl_divergence(p, q)
-    middle = (p + q) / 2
-    return (kl_divergence(p, middle) + kl_divergence(q, middle)) / 2
+    middle = ((p + q) / 2).clamp_min(_TINY)
+    return (_kl_inside(p, middle) + _kl_inside(q, middle)) / 2
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
     """KL(p || q) of laws (..., V) in nats: (...); infinite where q lacks a token of p."""
     return torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
+
+
+def _kl_inside(p: Tensor, middle: Tensor) -> Tensor:
+    """KL(p || middle) (...) for a ``middle`` (..., V) that is nowhere 0: one logarithm a token, no comparison."""
+    return torch.einsum("...v,...v->...", p, (p / middle).clamp_min_(_TINY).log_())
 
 
 class Fuzzy(DenseRelaxation):
@@ -42,10 +47,18 @@ class Fuzzy(DenseRelaxation):
         self.threshold, self.kind, self.fallback = threshold, kind, fallback
 
     def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        close = divergence(self.kind, p, q) <= self.threshold
-        far = p if self.fallback == "ratio" else torch.zeros_like(p)
-        # twice q: a uniform close to 1 times q may round up to q
-        return torch.where(close[:, None], 2 * q, far)
+        return self._mix(self._close(p, q)[:, None], p, q)
+
+    def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
+        p_token, q_token = (law.gather(1, tokens[:, None])[:, 0] for law in (p, q))
+        return self._mix(self._close(p, q), p_token, q_token)
+
+    def _close(self, p: Tensor, q: Tensor) -> Tensor:
+        return divergence(self.kind, p, q) <= self.threshold
+
+    def _mix(self, close: Tensor, p: Tensor, q: Tensor) -> Tensor:
+        """w from probabilities; twice q, since a uniform close to 1 times q may round up to q."""
+        return torch.where(close, 2 * q, p if self.fallback == "ratio" else torch.zeros_like(p))
 
 
 class FuzzyAcceptance(Acceptance):
@@ -77,5 +90,4 @@ class FuzzyAcceptance(Acceptance):
             self.step_tv_bound = min(1.0, (threshold / 2) ** 0.5)
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        log_p = process(logits, context.sampling).log_softmax(-1)
-        return relaxed_chain(draft, log_p, context, self.relaxation)
+        return relaxed_chain(draft, context.laws(logits)[0], context, self.relaxation)

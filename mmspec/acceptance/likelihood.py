@@ -8,9 +8,10 @@ With p the target's law after the prefix, before temperature, and H(p) its entro
     rank      x is among the ``threshold`` most likely tokens
     seq       the mean of log p over the whole draft is at least ``threshold``: all or nothing
 
-A tree holds alternatives, of which several may pass; there the target's own choice is followed, exactly. The token
-after the last one kept is always the target's own, as in plain decoding. An accepted token is certain given its
-prefix, so its step lies a total variation of 1 - p'(x) from the law p' that plain decoding draws from.
+A tree holds alternatives, of which several may pass; the likeliest of them is followed, but ``seq``, which judges whole
+drafts, follows the target's own choice there. The token after the last one kept is always the target's own, as in plain
+decoding. An accepted token is certain given its prefix, so its step lies a total variation of 1 - p'(x) from the law p'
+that plain decoding draws from.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.acceptance.coupled import target_choice
 from mmspec.core.draft import Draft
 from mmspec.core.sampling import process
-from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict, first_rejection, follow_target
+from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict, descend, tree_verdict
 
 #: the tests with their default thresholds
 TESTS = {"abs": 0.2, "rank": 2.0, "rel": 0.3, "seq": -0.5, "typical": 0.3}
@@ -77,69 +78,75 @@ class LikelihoodAcceptance(Acceptance):
         return TESTS[self.config.test] if self.config.threshold is None else self.config.threshold
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        return self.verdict(draft, logits, context, self.accepted(draft, logits, context))
+        chosen = target_choice(draft, logits, context)
+        return self.verdict(draft, logits, context, chosen, *self.accepted(draft, logits, context, chosen))
 
-    def accepted(self, draft: Draft, logits: Tensor, context: RoundContext) -> Tensor:
-        """Accepted draft tokens of each row (B,), where its tree is a chain."""
-        valid = None if draft.valid is None else draft.valid[:, 1:]
-        return first_rejection(self.passes(draft, logits, context), valid)
+    def accepted(self, draft: Draft, logits: Tensor, context: RoundContext, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Accepted draft tokens of each row (B,) and their path from the root on (B, N), padded by repeating its end."""
+        _, num_accepted, path = descend(draft, self.passes(draft, logits, context, chosen))
+        return num_accepted, path
 
-    def passes(self, draft: Draft, logits: Tensor, context: RoundContext) -> Tensor:
-        """Which draft tokens pass the test (B, K), each given that those before it are kept."""
-        log_p = logits[:, :-1].log_softmax(-1)  # (B, K, V)
-        token = draft.tokens[:, 1:]
-        own = log_p.gather(-1, token[..., None])[..., 0]
-        passed = self._test(log_p, own, draft)
+    def passes(self, draft: Draft, logits: Tensor, context: RoundContext, chosen: Tensor) -> Tensor:
+        """Which nodes are followed from their parents (B, N): at most one of the children of a node."""
+        log_p = logits.log_softmax(-1)
+        rows = torch.arange(len(log_p), device=log_p.device)[:, None]
+        own = log_p[rows, draft.parents, draft.tokens]  # (B, N)
+        passed = self._test(log_p, own, draft, chosen)
         if self.config.eos_threshold is not None and context.stop_tokens:
-            ends = torch.isin(token, torch.tensor(context.stop_tokens, device=token.device))
+            ends = torch.isin(draft.tokens, torch.tensor(context.stop_tokens, device=own.device))
             passed = torch.where(ends, own.exp() >= self.config.eos_threshold, passed)
-        return passed
+        return passed if draft.is_chain else passed & _likeliest(draft, own)
 
-    def _test(self, log_p: Tensor, own: Tensor, draft: Draft) -> Tensor:
-        test, limit = self.config.test, self.threshold
+    def _test(self, log_p: Tensor, own: Tensor, draft: Draft, chosen: Tensor) -> Tensor:
+        test, limit, parents = self.config.test, self.threshold, draft.parents
         if test == "rank":
-            return (log_p > own[..., None]).sum(-1) < limit
+            law = log_p.gather(1, parents[..., None].expand_as(log_p))
+            return (law > own[..., None]).sum(-1) < limit
         if test == "seq":
-            valid = torch.ones_like(own, dtype=torch.bool) if draft.valid is None else draft.valid[:, 1:]
-            # padding may be a token of probability 0, and 0 * -inf is nan
-            mean = torch.where(valid, own, 0.0).sum(-1) / valid.sum(-1).clamp_min(1)
-            return (mean >= limit)[:, None].expand_as(own)
+            return self._whole(own, draft, draft.tokens == chosen.gather(1, parents))
         log_limit = math.log(limit) if limit > 0 else -math.inf
         if test == "rel":
-            return own >= log_p.amax(-1) + log_limit
+            return own >= log_p.amax(-1).gather(1, parents) + log_limit
         if test == "typical":
-            entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
+            entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1).gather(1, parents)
             return own >= (math.log(self.config.delta) - entropy).clamp_max(log_limit)
         return own >= log_limit
 
-    def verdict(self, draft: Draft, logits: Tensor, context: RoundContext, num_accepted: Tensor) -> Verdict:
-        """Keep ``num_accepted`` (B,) draft tokens and the target's own choice after them; follow branching rows exactly."""
-        chosen = target_choice(draft, logits, context)
-        verdict = chain_verdict(draft, num_accepted, chosen.gather(1, num_accepted[:, None])[:, 0])
-        law = process(logits[:, :-1], context.sampling).softmax(-1)
-        deviation = 1 - law.gather(-1, draft.tokens[:, 1:, None])[..., 0]
-        place = torch.arange(deviation.shape[1], device=deviation.device)
-        kept = deviation * (place < num_accepted[:, None])
-        verdict.step_tv = torch.nn.functional.pad(kept, (0, 1))  # the next token is the target's own
+    def _whole(self, own: Tensor, draft: Draft, exact: Tensor) -> Tensor:
+        """The verdict on whole drafts, for all nodes of rows without branches; ``exact`` (B, N) for the others."""
+        place = torch.arange(draft.num_nodes, device=own.device)
+        valid = torch.ones_like(own, dtype=torch.bool) if draft.valid is None else draft.valid
+        drafted = valid & (place > 0)
+        # padding may be a token of probability 0, and 0 * -inf is nan
+        mean = torch.where(drafted, own, 0.0).sum(-1) / drafted.sum(-1).clamp_min(1)
+        chain = ((draft.parents == (place - 1).clamp_min(0)) | ~valid).all(-1)
+        return torch.where(chain[:, None], (mean >= self.threshold)[:, None], exact)
+
+    def verdict(
+        self, draft: Draft, logits: Tensor, context: RoundContext, chosen: Tensor, num_accepted: Tensor, path: Tensor
+    ) -> Verdict:
+        """Keep the first ``num_accepted`` (B,) nodes of ``path`` (B, N) and the target's choice after them."""
+        steps = torch.arange(draft.num_nodes, device=path.device)
+        last = path.gather(1, num_accepted[:, None])
+        path = torch.where(steps <= num_accepted[:, None], path, last)
+        next_token = chosen.gather(1, last)[:, 0]
+        if draft.is_chain:
+            verdict = chain_verdict(draft, num_accepted, next_token)
+        else:
+            verdict = tree_verdict(draft, last[:, 0], num_accepted, path, next_token)
+        law = process(logits, context.sampling).softmax(-1)
+        rows = torch.arange(len(law), device=law.device)[:, None]
+        deviation = 1 - law[rows, path, draft.tokens.gather(1, path.roll(-1, dims=1))]
+        # the next token is the target's own
+        verdict.step_tv = torch.where(steps < num_accepted[:, None], deviation, 0.0)
         verdict.chosen = chosen
-        return verdict if draft.is_chain else _followed(verdict, draft, chosen)
+        return verdict
 
 
-def _followed(verdict: Verdict, draft: Draft, chosen: Tensor) -> Verdict:
-    """``verdict`` for the rows whose tree is a chain; the target's own path for those that branch."""
-    assert draft.parent is not None
-    assert verdict.step_tv is not None
-    place = torch.arange(draft.num_nodes, device=chosen.device)
-    follows = (draft.parent == (place - 1).clamp_min(0)) | (place == 0)
-    chain = (follows if draft.valid is None else follows | ~draft.valid).all(-1)
-    exact = follow_target(draft, chosen)
-    assert exact.path is not None
-    path = torch.minimum(place, verdict.num_accepted[:, None])
-    return Verdict(
-        num_accepted=torch.where(chain, verdict.num_accepted, exact.num_accepted),
-        next_token=torch.where(chain, verdict.next_token, exact.next_token),
-        tokens=torch.where(chain[:, None], verdict.tokens, exact.tokens),
-        path=torch.where(chain[:, None], path, exact.path),
-        chosen=chosen,
-        step_tv=torch.where(chain[:, None], verdict.step_tv, 0.0),
-    )
+def _likeliest(draft: Draft, own: Tensor) -> Tensor:
+    """Which nodes are the likeliest children of their parents (B, N), by their log-probability ``own`` (B, N)."""
+    exists = torch.ones_like(own, dtype=torch.bool) if draft.valid is None else draft.valid.clone()
+    exists[:, 0] = False  # the root is nobody's child
+    score = own.masked_fill(~exists, -torch.inf)
+    best = torch.full_like(score, -torch.inf).scatter_reduce(1, draft.parents, score, "amax")
+    return exists & (score >= best.gather(1, draft.parents))

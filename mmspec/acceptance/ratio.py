@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec.acceptance.base import Acceptance
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.noise import Stream
-from mmspec.core.sampling import draw, process
+from mmspec.core.sampling import draw
 from mmspec.core.verify import Guarantee, RoundContext, Verdict, chain_verdict, first_rejection, residual
 
 
@@ -54,7 +54,7 @@ class RatioAcceptance(Acceptance):
         pass
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        log_p = process(logits, context.sampling).log_softmax(-1)
+        _, log_p = context.laws(logits)
         nodes = torch.arange(1, draft.num_nodes, device=logits.device)
         uniform = context.noise.uniform(Stream.ACCEPT, context.rounds[:, None], nodes[None])
         # strict: a token of probability 0 is never accepted; -inf - -inf is nan, which compares False

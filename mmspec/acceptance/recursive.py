@@ -77,7 +77,7 @@ def walk_down(draft: Draft, p: Tensor, judge: Judge) -> Walk:
     for depth in range(draft.num_nodes):
         chosen, next_weights, spent = judge(p[rows, node], node, depth + 1)
         stops = going & (chosen < 0)
-        step_tv[:, depth] = torch.where(going, spent, 0.0)
+        step_tv[:, depth] = torch.where(going, spent.clamp_max(1), 0.0)  # a sum over siblings bounds, and may exceed 1
         weights = torch.where(stops[:, None], next_weights, weights)
         going &= ~stops
         node = torch.where(going, chosen, node)

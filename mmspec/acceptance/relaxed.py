@@ -84,20 +84,20 @@ def emitted_law(accepted: Tensor, correction: Tensor) -> Tensor:
 
 def total_variation(p: Tensor, r: Tensor) -> Tensor:
     """TV of two laws (..., V): (...)."""
-    return (p - r).abs().sum(-1) / 2
+    return (p - r).abs_().sum(-1) / 2
 
 
-def relaxed_chain(draft: Draft, log_p: Tensor, context: RoundContext, relaxation: Relaxation) -> Verdict:
+def relaxed_chain(draft: Draft, p: Tensor, context: RoundContext, relaxation: Relaxation) -> Verdict:
     """Judge a chain whose ``log_q`` is the law of its tokens.
 
     The total variation is that of every committed token; a bonus token comes from p.
 
     Args:
-        log_p: Normalised target log-laws (B, N, V).
+        p: Target laws (B, N, V).
     """
     assert draft.log_q is not None
-    rows, count, size = len(log_p), draft.num_nodes - 1, log_p.shape[-1]
-    p, q = log_p.exp(), draft.log_q.exp()
+    rows, count, size = len(p), draft.num_nodes - 1, p.shape[-1]
+    q = draft.log_q.exp()
     tokens = draft.tokens[:, 1:]
     depth = draft.depth[:, 1:]
     weight = relaxation.weigh(
@@ -115,9 +115,10 @@ def relaxed_chain(draft: Draft, log_p: Tensor, context: RoundContext, relaxation
     row, node = tested.nonzero(as_tuple=True)
     correction, tv = relaxation.correct(p[row, node], q[row, node], tokens[row, node], depth[row, node])
     step_tv = torch.zeros_like(p[..., 0]).index_put((row, node), tv)
-    weights = p.index_put((row, node), correction)  # untested nodes keep p: the bonus
-    at = num_accepted[:, None, None].expand(-1, 1, size)
+    weights = p[torch.arange(rows, device=p.device), num_accepted]  # (B, V), a copy: the law of a bonus token
+    rejected = node == num_accepted[row]
+    weights[row[rejected]] = correction[rejected]
     gumbel = context.noise.gumbel(Stream.RESIDUAL, context.rounds[:, None])[:, 0]
-    verdict = chain_verdict(draft, num_accepted, draw(weights.gather(1, at)[:, 0].log(), gumbel))
+    verdict = chain_verdict(draft, num_accepted, draw(weights.log(), gumbel))
     verdict.step_tv = step_tv
     return verdict

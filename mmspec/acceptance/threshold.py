@@ -22,7 +22,7 @@ from mmspec.acceptance.base import Acceptance, check_choice, check_count, check_
 from mmspec.acceptance.relaxed import CHAIN_LAWS, total_variation
 from mmspec.core.draft import Draft
 from mmspec.core.noise import Stream
-from mmspec.core.sampling import SamplingParams, draw, process
+from mmspec.core.sampling import draw, process
 from mmspec.core.verify import Guarantee, RoundContext, Verdict, descend, tree_verdict
 
 KINDS = ("additive", "multiplicative", "strict", "top")
@@ -40,11 +40,11 @@ def threshold(kind: str, value: float, p: Tensor) -> Tensor:
 
 def judge_by_threshold(draft: Draft, logits: Tensor, theta: Tensor, p: Tensor, context: RoundContext) -> Verdict:
     """Follow the children whose probability reaches ``theta`` (B, N, 1) of their parent; ``p`` (B, N, V)."""
-    at = draft.parents[..., None]
-    of_child = p.gather(1, at.expand(-1, -1, p.shape[-1])).gather(-1, draft.tokens[..., None])[..., 0]  # (B, N)
+    rows = torch.arange(len(p), device=p.device)
+    of_child = p[rows[:, None], draft.parents, draft.tokens]  # (B, N)
     # a token that cannot occur is never accepted, however flat the law
     accepted = (of_child >= theta[..., 0].gather(1, draft.parents)) & (of_child > 0)
-    edge = of_child.clamp_min(torch.finfo(p.dtype).tiny).log().index_fill(1, at.new_zeros(1), 0.0)
+    edge = of_child.clamp_min(torch.finfo(p.dtype).tiny).log().index_fill(1, rows.new_zeros(1), 0.0)
     likelihood = torch.where(draft.ancestors, edge[:, None, :], 0.0).sum(-1)
     best, num_accepted, path = descend(draft, accepted, prefer=likelihood)
     scores = process(logits.gather(1, best[:, None, None].expand(-1, 1, logits.shape[-1])), context.sampling)[:, 0]
@@ -58,11 +58,13 @@ def _deviation(draft: Draft, p: Tensor, theta: Tensor, of_child: Tensor, num_acc
     """TV of the law of each committed token (B, N)."""
     place = torch.arange(draft.num_nodes, device=p.device)
     if draft.is_chain and draft.law in CHAIN_LAWS and draft.log_q is not None:
-        taken = draft.log_q.exp() * ((p >= theta) & (p > 0))
-        emitted = taken + (1 - taken.sum(-1, keepdim=True)) * p
         drafted = torch.ones_like(draft.tokens, dtype=torch.bool) if draft.valid is None else draft.valid
         has_child = torch.nn.functional.pad(drafted[:, 1:], (0, 1))
-        return total_variation(p, emitted) * (has_child & (place <= num_accepted[:, None]))
+        tested = (has_child & (place <= num_accepted[:, None])).nonzero(as_tuple=True)
+        law = p[tested]  # (n, V)
+        taken = draft.log_q[tested].exp() * ((law >= theta[tested]) & (law > 0))
+        emitted = taken + (1 - taken.sum(-1, keepdim=True)) * law
+        return torch.zeros_like(of_child).index_put(tested, total_variation(law, emitted))
     child = path.roll(-1, dims=1)  # the node whose token was committed at each place
     return (1 - of_child.gather(1, child)) * (place < num_accepted[:, None])
 
@@ -90,11 +92,11 @@ class ThresholdAcceptance(Acceptance):
             check_number("value", value, 0, 1)
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        p = target_law(logits, context.sampling)
+        p = target_law(logits, context)
         theta = threshold(self.config.kind, self.config.value, p)
         return judge_by_threshold(draft, logits, theta, p, context)
 
 
-def target_law(logits: Tensor, sampling: SamplingParams) -> Tensor:
+def target_law(logits: Tensor, context: RoundContext) -> Tensor:
     """The law (B, N, V) that thresholds look at: the target's own, at temperature 0 the one before the arg-max."""
-    return logits.softmax(-1) if sampling.greedy else process(logits, sampling).softmax(-1)
+    return logits.softmax(-1) if context.sampling.greedy else context.laws(logits)[0]

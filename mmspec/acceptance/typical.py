@@ -34,11 +34,11 @@ class TypicalAcceptance(Acceptance):
         check_number("delta", delta, 0)
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
-        p = target_law(logits, context.sampling)
+        p = target_law(logits, context)
         theta = (self.config.delta * torch.exp(-entropy(p))).clamp_max(self.config.epsilon)
         return judge_by_threshold(draft, logits, theta[..., None], p, context)
 
 
 def entropy(p: Tensor) -> Tensor:
     """Entropy in nats of laws (..., V): (...)."""
-    return -torch.where(p > 0, p * p.log(), 0.0).sum(-1)
+    return -torch.einsum("...v,...v->...", p, p.clamp_min(torch.finfo(p.dtype).tiny).log_())

@@ -200,11 +200,12 @@ def _measure_distances(pipe: Any, plain: BuiltMethod, groups: list[ImageItem], o
     others = [replace(item, seeds=tuple(seed + _OTHER_SEEDS for seed in item.seeds)) for item in groups]
     chance = torch.cat([decode(pipe, plain, item).tokens for item in others])
     reference = pictures_of(pipe, tokens["plain"])
+    prompts = [prompt for item in groups for prompt in item.prompts]
     for outcome in (outcomes["plain"], *relaxed):
         drawn = chance if outcome.name == "plain" else tokens[outcome.name]
         outcome.distances = {
             "colour_distance": colour_distance(pictures_of(pipe, drawn), reference),
-            "code_distance": code_distance(drawn, tokens["plain"], pipe.codebook.cpu()),
+            "code_distance": code_distance(drawn, tokens["plain"], prompts, pipe.codebook.cpu()),
         }
 
 

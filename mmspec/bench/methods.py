@@ -4,8 +4,9 @@ The Jacobi methods differ in one thing at a time: window and controller, couplin
 not in a name is as in ``jacobi-fixed-w64``: a fixed window of 64, gumbel coupling, the initialiser that
 the checkpoint recommends and the coupled rule.
 
-Feature drafters are the checkpoint's own. ``feature-exact`` is the drafter of the ``lantern-*`` methods under the exact
-rule of such trees; ``lantern-compat`` is the authors' code, a peer.
+Feature drafters are the checkpoint's own weights. Each ``lantern-*`` method has an exact counterpart that drafts alike:
+``feature-chain-drawn`` for ``lantern-chain-*``, ``feature-static-drawn`` for the static trees of drawn tokens, and
+``feature-static`` for ``lantern-bounded-*``, whose tokens are chosen. ``lantern-compat`` is the authors' code, a peer.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Method:
         return Parts(drafter(**settings), rule)
 
 
-_SAMPLED: dict[str, Any] = {"mode": "sampled", "tree": "static"}
+_CHAIN: dict[str, Any] = {"mode": "sampled", "tree": "chain", "num_nodes": 8}
+_DRAWN: dict[str, Any] = {"mode": "sampled", "tree": "static", "num_nodes": 21}
+_CHOSEN: dict[str, Any] = {"mode": "top-k", "tree": "static", "num_nodes": 21}
 _SJD: dict[str, Any] = {"window": 64, "controller": "fixed", "coupling": "independent"}
 
 
@@ -91,8 +94,8 @@ def _feature(name: str, rule: str = "coupled", peer: bool = False, **settings: A
     return Method(name, "feature", settings, rule, peer=peer)
 
 
-def _lantern(name: str, peer: bool = False, **rule_settings: Any) -> Method:
-    return Method(name, "feature", _SAMPLED, "lantern", rule_settings, peer=peer)
+def _lantern(name: str, settings: dict[str, Any] = _DRAWN, peer: bool = False, **rule_settings: Any) -> Method:
+    return Method(f"lantern-{name}", "feature", settings, "lantern", rule_settings, peer=peer)
 
 
 def _zipar(window: int) -> Method:
@@ -115,14 +118,18 @@ METHODS: dict[str, Method] = {
         _jacobi("sjd-w16", "ratio", 16, coupling="independent"),
         _jacobi("jacobi-maximal-w16", "ratio", 16, coupling="maximal"),
         _jacobi("jacobi-gumbel-w16", "ratio", 16, coupling="gumbel"),
-        _feature("feature-chain", tree="chain", num_nodes=8),
-        _feature("feature-static", tree="static"),
-        _feature("feature-dynamic", tree="dynamic"),
-        _feature("feature-exact", "recursive", **_SAMPLED),
-        _lantern("lantern-delta-0.1", delta=0.1),
-        _lantern("lantern-delta-0.4", delta=0.4),
-        _lantern("lantern-lam-2", lam=2.0),
-        _lantern("lantern-compat", peer=True, delta=0.4, residual="lantern_compat"),
+        _feature("feature-chain", mode="top-k", tree="chain", num_nodes=8),
+        _feature("feature-static", **_CHOSEN),
+        _feature("feature-dynamic", mode="top-k", tree="dynamic", num_nodes=16),
+        _feature("feature-chain-drawn", "ratio", **_CHAIN),
+        _feature("feature-static-drawn", "recursive", **_DRAWN),
+        _lantern("chain-delta-0.1", _CHAIN, delta=0.1),
+        _lantern("chain-delta-0.4", _CHAIN, delta=0.4),
+        _lantern("delta-0.1", delta=0.1),
+        _lantern("delta-0.4", delta=0.4),
+        _lantern("lam-2", lam=2.0),
+        _lantern("bounded-0.4", _CHOSEN, delta=0.4),
+        _lantern("compat", peer=True, delta=0.4, residual="lantern_compat"),
         *(
             Method(f"sjd-{rule}", "jacobi", _SJD, rule, settings)
             for rule, settings in (
@@ -138,9 +145,10 @@ SUITES: dict[str, Sequence[str]] = {
     ],
     "methods": [
         "plain", "default", "jacobi-fixed-w64", "sjd", "jacobi-maximal", "jacobi-gumbel", "jacobi-fixed-w16", "sjd-w16",
-        "jacobi-maximal-w16", "jacobi-gumbel-w16", "feature-chain", "feature-static", "feature-dynamic", "feature-exact",
-        "lantern-delta-0.1", "lantern-delta-0.4", "lantern-lam-2", "lantern-compat", "sjd-grouped", "sjd-cool",
-        "sjd-fuzzy", "sjd-typical", "sjd-lantern", "zipar-w2", "zipar-w4", "zipar-w8",
+        "jacobi-maximal-w16", "jacobi-gumbel-w16", "feature-chain", "feature-static", "feature-dynamic",
+        "feature-chain-drawn", "lantern-chain-delta-0.1", "lantern-chain-delta-0.4", "feature-static-drawn",
+        "lantern-delta-0.1", "lantern-delta-0.4", "lantern-lam-2", "lantern-bounded-0.4", "lantern-compat",
+        "sjd-grouped", "sjd-cool", "sjd-fuzzy", "sjd-typical", "sjd-lantern", "zipar-w2", "zipar-w4", "zipar-w8",
     ],
     "quick": ["plain", "default", "jacobi-fixed-w16"],
 }  # fmt: skip

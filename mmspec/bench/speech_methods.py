@@ -36,7 +36,9 @@ class SpeechMethod:
         if self.preset is not None:
             return pipe.preset_parts(self.preset)
         if self.name == "resume":
-            return _with_model(CTCDrafter("resume"), own), CoupledAcceptance()
+            made = _with_model(CTCDrafter("resume"), own)
+            made.language = None if own is None else own.language
+            return made, CoupledAcceptance()
         if self.name == "restart":
             return _with_model(CTCDrafter("restart", 0.7), own), LikelihoodAcceptance("abs", 0.2, eos_threshold=0.0)
         if self.name == "restart-exact":
@@ -47,8 +49,9 @@ class SpeechMethod:
 
 
 def _with_model(drafter: CTCDrafter, own: CTCDrafter | None) -> CTCDrafter:
+    """``drafter`` with the CTC model of ``own``, but without its character model: peers draft what the head says."""
     if own is not None:
-        drafter.ctc, drafter.language = own.ctc, own.language
+        drafter.ctc = own.ctc
     return drafter
 
 

@@ -8,7 +8,8 @@ implementations return plain decoding's tokens, and how many forwards and second
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers.utils import logging
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.bench.report import MethodFigures
@@ -72,7 +74,22 @@ def random_pair(width: int = 128, layers: int = 6, kept: int = 1) -> tuple[Any, 
 @torch.no_grad()
 def bench_pair(target: Any, draft: Any, features: Any, files: Sequence[Path]) -> list[MethodFigures]:
     """Plain, assisted, and transformers' assisted decoding of the recordings, in turn."""
-    inputs = [_features(features, file) for file in files]
+    with _quiet_transformers():
+        return _bench_pair(target, draft, [_features(features, file) for file in files])
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Its assisted generation warns about its own defaults at every round."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _bench_pair(target: Any, draft: Any, inputs: Sequence[Tensor]) -> list[MethodFigures]:
     methods: dict[str, Callable[[Tensor, _Run], None]] = {
         "whisper-plain": lambda sound, run: _ours(target, None, sound, run),
         "whisper-assisted": lambda sound, run: _ours(target, draft, sound, run),

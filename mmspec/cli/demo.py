@@ -36,9 +36,12 @@ def demo(
     model: options.Model = DEFAULT_IMAGE_MODEL,
     prompt: options.OwnPrompts = None,
     seed: options.FixedSeed = 0,
+    speech: Annotated[
+        bool, typer.Option("--speech/--no-speech", help="Also transcribe recordings that come with the package.")
+    ] = True,
     device: options.Device = "auto",
 ) -> None:
-    """Generate pictures plainly and speculatively with the same seeds, and show that they are the same pictures.
+    """Generate pictures and transcribe recordings plainly and speculatively, and show that the results are the same.
 
     Runs offline, in float32, in well under two minutes on two cores. The exit code is 1 if a pair differs.
 
@@ -58,6 +61,10 @@ def demo(
     equal = all(pair.equal for pair in pairs)
     say(verdict(pairs), style="green" if equal else "red")
     tell_files(write_pictures(pairs, out))
+    if speech:
+        from mmspec.cli.demo_speech import transcribe_samples
+
+        equal &= transcribe_samples(3 if quick else 6, device)
     if not equal:
         raise typer.Exit(1)
 

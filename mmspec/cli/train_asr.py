@@ -106,6 +106,19 @@ def joint(
 
 
 @app.command()
+def drafter(
+    data: Data, model: Annotated[Path, typer.Option(help="Folder of the recogniser, whose drafter is replaced.")]
+) -> None:
+    """Count the character model of the drafter on the texts of the training; takes a minute.
+
+    [bold]Example[/]: mmspec train asr drafter --data speech --model tiny-asr
+    """
+    from mmspec.training.asr_export import write_drafter
+
+    tell_files([write_drafter(data, model)])
+
+
+@app.command()
 def sets(
     data: Data, output: Annotated[Path, typer.Option("--output", "-o", help="Folder for FLAC files and transcripts.")]
 ) -> None:

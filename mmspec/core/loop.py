@@ -98,7 +98,9 @@ class SpeculativeDecoder:
             output = self.target.prefill(draft) if drafting else self.target.prefill()
         self.stats.forwards += 1
         verdict = self.rule(draft, output.logits, context) if drafting else self._first_token(output)
-        kept, reason = self.stopping.truncate(verdict.tokens, verdict.num_accepted + 1, context.generated)
+        kept, reason = self.stopping.truncate(
+            verdict.tokens, verdict.num_accepted + 1, context.generated, budgets=self._budgets
+        )
         if drafting:
             self.target.commit(verdict, kept)
         context.rounds = context.rounds if drafting else context.rounds - 1  # a round is a verification
@@ -113,6 +115,8 @@ class SpeculativeDecoder:
         zeros = torch.zeros_like(self.noise.seeds)
         self.tokens = zeros.new_zeros(len(zeros), self.stopping.max_new_tokens)
         self._open_buffer(self.tokens)
+        self._budgets = self.stopping.budgets(len(zeros), zeros.device)
+        self._least_budget = min(self.stopping.budget_of(row) for row in range(len(zeros)))
         # lengths, and the original numbers of the rows that are still decoded
         self.lengths, self._alive = [0] * len(zeros), list(range(len(zeros)))
         return RoundContext(
@@ -130,7 +134,7 @@ class SpeculativeDecoder:
 
     def _round(self) -> None:
         context, stats = self.context, self.stats
-        limit = self.stopping.max_new_tokens - min(self.lengths[row] for row in self._alive)
+        limit = max(self.stopping.budget_of(row) - self.lengths[row] for row in self._alive)
         drafting, timer = DeviceTimer(context.tokens.device), DeviceTimer(context.tokens.device)
         with stats.timed("draft"):
             planned = self.controller.plan(limit, len(self._alive))
@@ -144,7 +148,7 @@ class SpeculativeDecoder:
         with stats.timed("accept"):
             verdict = self.rule(draft, output.logits, context)
             kept, reason = self.stopping.truncate(
-                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest
+                verdict.tokens, verdict.num_accepted + 1, context.generated, context.highest, self._budgets
             )
         with stats.timed("draft"):
             self.drafter.observe(context, draft, output, verdict)
@@ -161,9 +165,9 @@ class SpeculativeDecoder:
 
     def _within_budget(self, draft: Draft) -> Draft:
         """Drop the nodes that a row has no room for, so that its last token is judged alike beside slower rows and alone."""
-        budget, context = self.stopping.max_new_tokens, self.context
-        if draft.num_nodes > budget - context.highest:
-            inside = draft.depth < (budget - context.generated)[:, None]
+        context = self.context
+        if draft.num_nodes > self._least_budget - context.highest:
+            inside = draft.depth < (self._budgets - context.generated)[:, None]
             draft.valid = inside if draft.valid is None else draft.valid & inside
         return draft
 
@@ -190,7 +194,7 @@ class SpeculativeDecoder:
         """Count a forward by the accepted, kept, ended and drafted ``numbers`` of each row, and drop rows that ended."""
         accepted, kept, reason, drafted = numbers
         for place, row in enumerate(self._alive):
-            room = self.stopping.max_new_tokens - self.lengths[row]
+            room = self.stopping.budget_of(row) - self.lengths[row]
             self.stats.add_round(row, min(drafted[place], room), accepted[place], kept[place], reason[place])
             self.lengths[row] += kept[place]
         self.stats.draft_forwards = self.drafter.forwards
@@ -215,6 +219,7 @@ class SpeculativeDecoder:
                 part.select_rows(rows)
             for name in ("generated", "rounds", "root", "regret"):
                 setattr(context, name, getattr(context, name)[rows])
+            self._budgets = self._budgets[rows]
             self._open_buffer(context.tokens[rows])
             context.tokens = self._buffer[:, :-1]
         lengths = [self.lengths[row] for row in self._alive]

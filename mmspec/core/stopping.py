@@ -35,21 +35,42 @@ class Stopping:
         max_new_tokens: Exact budget of new tokens per row, at least 1.
         stop_tokens: Tokens that end a row; the token itself is kept. Empty: none.
         fixed_length: Whether reaching the budget is the natural end (an image) rather than a cut.
+        row_budgets: Budgets of the rows of a call where they differ; ``max_new_tokens`` is the largest of them.
 
     Raises:
-        ValueError: If the budget is below 1.
+        ValueError: If a budget is below 1, or ``max_new_tokens`` is not the largest.
     """
 
     max_new_tokens: int
     stop_tokens: Sequence[int] = ()
     fixed_length: bool = False
+    row_budgets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"`max_new_tokens` must be at least 1, got {self.max_new_tokens}.")
+        if (least := min([self.max_new_tokens, *self.row_budgets])) < 1:
+            raise ValueError(f"`max_new_tokens` must be at least 1, got {least}.")
+        if self.row_budgets and max(self.row_budgets) != self.max_new_tokens:
+            raise ValueError(
+                f"`max_new_tokens` must be the largest of `row_budgets`, got {self.max_new_tokens} and {self.row_budgets}."
+            )
+
+    def budgets(self, num_rows: int, device: torch.device) -> Tensor:
+        """Budget of each row of a call (B,)."""
+        if self.row_budgets and len(self.row_budgets) != num_rows:
+            raise ValueError(f"There are {len(self.row_budgets)} `row_budgets` for {num_rows} rows.")
+        return torch.tensor(self.row_budgets or [self.max_new_tokens] * num_rows, device=device)
+
+    def budget_of(self, row: int) -> int:
+        """Budget of a row of the call."""
+        return self.row_budgets[row] if self.row_budgets else self.max_new_tokens
 
     def truncate(
-        self, tokens: Tensor, num_committed: Tensor, generated: Tensor, highest: int | None = None
+        self,
+        tokens: Tensor,
+        num_committed: Tensor,
+        generated: Tensor,
+        highest: int | None = None,
+        budgets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Cut the committed run of each row at its end.
 
@@ -58,15 +79,18 @@ class Stopping:
             num_committed: Tokens that the verdict would commit (B,).
             generated: Tokens of each row before this round (B,).
             highest: The largest of ``generated`` where the host knows it; saves the work far from the end.
+            budgets: Budget of each of these rows (B,); ``None`` takes ``max_new_tokens``.
 
         Returns:
             Tokens to keep (B,) and the :class:`FinishReason` of each row (B,).
         """
-        if not self.stop_tokens and highest is not None and highest + tokens.shape[1] < self.max_new_tokens:
+        least = min([self.max_new_tokens, *self.row_budgets])
+        if not self.stop_tokens and highest is not None and highest + tokens.shape[1] < least:
             return num_committed, torch.zeros_like(num_committed)
-        kept = torch.minimum(num_committed, self.max_new_tokens - generated)
+        limit = torch.full_like(generated, self.max_new_tokens) if budgets is None else budgets
+        kept = torch.minimum(num_committed, limit - generated)
         reason = torch.where(
-            generated + kept >= self.max_new_tokens,
+            generated + kept >= limit,
             int(FinishReason.COMPLETE if self.fixed_length else FinishReason.LENGTH),
             int(FinishReason.RUNNING),
         )

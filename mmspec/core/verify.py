@@ -5,7 +5,7 @@ Symbols: B rows, N nodes, V vocabulary, D depth. ``p`` is the target's law, ``q`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.draft import Draft
 from mmspec.core.noise import RowNoise
-from mmspec.core.sampling import SamplingParams
+from mmspec.core.sampling import SamplingParams, process
 
 
 class Guarantee(Enum):
@@ -55,6 +55,14 @@ class RoundContext:
     highest: int
     regret: Tensor | None = None  # (B,) what a rule with a budget has spent so far, see `Verdict.regret`
     stop_tokens: tuple[int, ...] = ()
+    _laws: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
+
+    def laws(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Laws and log-laws (..., V) of ``logits`` (..., V): rule and drafter both ask for a forward's, computed once."""
+        if self._laws is None or self._laws[0] is not logits:
+            log_p = process(logits, self.sampling).log_softmax(-1)
+            self._laws = logits, log_p.exp(), log_p
+        return self._laws[1:]
 
     def target_noise(self, count: int) -> Tensor:
         """Gumbel noise (B, count, V) of the next ``count`` order indices of each row."""
@@ -166,7 +174,7 @@ def tree_verdict(draft: Draft, best: Tensor, num_accepted: Tensor, path: Tensor,
     """Gather the tokens of an accepted ``path`` (B, N) that ends in ``best`` (B,) and append the next token."""
     tokens = draft.tokens.gather(1, path).roll(-1, dims=1)
     tokens = tokens.scatter(1, num_accepted[:, None], next_token[:, None])
-    return Verdict(num_accepted, next_token, tokens, path=path)
+    return Verdict(num_accepted, next_token, tokens, path=None if draft.is_chain else path)
 
 
 def follow_target(draft: Draft, chosen: Tensor) -> Verdict:

@@ -198,13 +198,13 @@ class JacobiSession:
         """New guesses (B, N) for the tokens after each node, and their law (B, N, V) if the rule needs it."""
         if self.coupling == "gumbel" and verdict.chosen is not None and not self.needs_law:
             return verdict.chosen, None
-        scores = process(logits, context.sampling)
-        log_p = scores.log_softmax(-1) if self.needs_law else None
+        p, log_p = context.laws(logits) if self.needs_law else (None, None)
+        scores = process(logits, context.sampling) if log_p is None else log_p
         nodes = torch.arange(draft.num_nodes, device=logits.device)
         if self.coupling == "gumbel":
             return draw(scores, context.target_noise(draft.num_nodes)), log_p
         fresh = context.noise.uniform(Stream.DRAFT, context.rounds[:, None] * (1 << 20) + nodes)
-        p = scores.softmax(-1) if log_p is None else log_p.exp()
+        p = scores.softmax(-1) if p is None else p
         if self.coupling == "independent" or draft.log_q is None:
             return draw_by_inversion(p, fresh), log_p
         assert log_p is not None
@@ -229,12 +229,16 @@ class JacobiSession:
         return torch.cat([torch.where(keep, old[..., 0], drawn[:, :count]), drawn[:, count:]], dim=1)
 
     def _shift(self, by: Tensor) -> None:
-        """Move each row's window ``by`` (B,) places to the left; what comes in at the end is not filled."""
+        """Move each row's window ``by`` (B,) places to the left; what comes in at the end is not filled.
+
+        Copies ``log_q``, which until then is shared with the round's context.
+        """
         size = self.slots.shape[1]
         index = (torch.arange(size, device=by.device) + by[:, None]).clamp_max(size - 1)
         self.slots = self.slots.gather(1, index)
         if self.log_q is not None:
-            self.log_q = self.log_q.gather(1, index[..., None].expand_as(self.log_q))
+            rows = torch.arange(len(index), device=by.device)
+            self.log_q = self.log_q[rows[:, None], index]
 
     def select_rows(self, rows: Tensor) -> None:
         self.slots, self.filled = self.slots[rows], self.filled[rows]

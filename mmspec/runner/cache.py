@@ -68,12 +68,11 @@ class SpecCache:
         """Keep ``num_kept`` (R,) nodes of the last forward: the first ones, or those along ``path`` (R, D + 1)."""
         if path is not None:
             steps = torch.arange(path.shape[1], device=path.device)
-            source = self.lengths[:, None] + path
-            goal = self.lengths[:, None] + steps
+            first = torch.arange(self.num_rows, device=path.device)[:, None] * self.capacity + self.lengths[:, None]
+            source, goal = (first + path).flatten(), (first + steps).flatten()
             for store in (*self.keys, *self.values):
-                index = source[..., None, None].expand(-1, -1, *store.shape[2:])
-                moved = store.gather(1, index)  # gathered before it is written: the ranges overlap
-                store.scatter_(1, goal[..., None, None].expand_as(index), moved)
+                slots = store.flatten(0, 1)
+                slots.index_copy_(0, goal, slots.index_select(0, source))  # copied first: the ranges overlap
         self.lengths = self.lengths + num_kept
 
     def rollback(self, count: int | Tensor) -> None:

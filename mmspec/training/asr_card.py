@@ -59,6 +59,7 @@ studio quality and telephone language, and the synthetic voices it was trained o
 | `decoder` | `LlamaForCausalLM`: {decoder_layers} layers, width {decoder_width} | {decoder:,} | float16 |
 | `tokenizer` | 4 marks and {letters} letters | | |
 | `feature_extractor` | {mels} log-mel bands, 10 ms, in pairs; relative to the loudest | | |
+| `drafter` | reads the CTC posterior together with a 5-gram of letters, counted on the texts of the training | | counts |
 
 The language model is prompted with `<s>`, the audio embeddings and `<text>`, and answers with the transcript and
 `</s>`: lower case words of a-z and apostrophes, numbers and symbols spelt out. Recordings longer than 5 seconds are split

@@ -18,6 +18,7 @@ from mmspec.training.asr_audio import RATE
 from mmspec.training.asr_card import LICENSE, NOTICE, model_card
 from mmspec.training.asr_data import CorpusConfig, read_corpus
 from mmspec.training.asr_eval import measure, transcribers
+from mmspec.training.asr_language import character_model
 from mmspec.training.asr_sets import SETS, TRANSCRIPTS, Sample, read_set
 from mmspec.training.loop import read_progress
 
@@ -54,7 +55,7 @@ def export(config: AsrConfig, sets: Path, folder: str | Path, assessment: str = 
     model, tokenizer, progress = load_model(config, averaged)
     pipe = TinyASRPipeline(
         model.encoder, model.projector, model.decoder, tokenizer, model.feature_extractor,
-        drafter=CTCDrafter(), presets=PRESETS_OF_THIS_MODEL, max_seconds=MAX_SECONDS,
+        drafter=drafter_of(config.data), presets=PRESETS_OF_THIS_MODEL, max_seconds=MAX_SECONDS,
     )  # fmt: skip
     stages = {"reader": read_progress(config.reader), "ctc": read_progress(config.ctc), "joint": progress}
     kinds = transcribers(pipe, pocketsphinx=True)
@@ -68,6 +69,24 @@ def export(config: AsrConfig, sets: Path, folder: str | Path, assessment: str = 
     (folder / "NOTICE").write_text(NOTICE)
     (folder / "LICENSE").write_text(LICENSE)
     return folder
+
+
+def drafter_of(data: Path) -> CTCDrafter:
+    """The drafter that a recogniser trained on the corpus in ``data`` ships with."""
+    return CTCDrafter(num_draft_tokens=32, language_weight=0.8, language=character_model(data))
+
+
+def write_drafter(data: Path, folder: Path) -> Path:
+    """Give the recogniser in ``folder`` a new drafter; nothing else of it changes.
+
+    Raises:
+        FileNotFoundError: If ``folder`` holds no recogniser.
+    """
+    if not (folder / "model_index.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no recogniser; give the folder that 'mmspec train asr export' wrote.")
+    shutil.rmtree(folder / "drafter", ignore_errors=True)
+    drafter_of(data).save_pretrained(folder / "drafter")
+    return folder / "drafter"
 
 
 def write_pipeline(pipe: TinyASRPipeline, folder: Path) -> None:

@@ -130,30 +130,40 @@ def test_rows_equal_solo() -> None:
             assert torch.equal(alone[0], together[row])
 
 
+def rolled(starts: list[int], accepted: int, chosen: list[int], valid: Tensor | None = None) -> int:
+    """Tokens 0, 1, 2, 3, 4 are drafted, ``chosen`` is what the target wants at each place."""
+    draft = Draft(torch.tensor([[0, 0, 1, 2, 3, 4]]), DraftLaw.DETERMINISTIC, valid=valid)
+    path = torch.arange(6).clamp_max(accepted)[None]
+    begins = torch.tensor(starts, dtype=torch.bool)
+    return int(rolled_back(draft, torch.tensor([accepted]), path, torch.tensor([chosen]), begins))
+
+
+OTHER = [3, 3, 3, 1, 1, 1]  # what the target wants is never what was drafted, and begins no word
+
+
 @pytest.mark.parametrize(
-    ("starts", "accepted", "kept"),
+    ("starts", "accepted", "chosen", "kept"),
     [
-        ([1, 0, 1, 0, 0], 4, 2),  # the last piece of the second word failed: go back before it
-        ([1, 0, 1, 0, 0], 3, 2),
-        ([1, 0, 1, 0, 0], 2, 2),  # its first piece failed: nothing to take back
-        ([1, 0, 1, 0, 0], 1, 0),
-        ([0, 0, 0, 0, 0], 3, 0),  # inside the first word
-        ([1, 1, 1, 1, 1], 3, 3),  # scripts without spaces lose nothing
-        ([1, 0, 1, 0, 0], 5, 5),  # all accepted
+        ([1, 0, 1, 0, 0], 4, OTHER, 2),  # the last piece of the second word failed: go back before it
+        ([1, 0, 1, 0, 0], 3, OTHER, 2),
+        ([1, 0, 1, 0, 0], 2, OTHER, 0),  # the target goes on with the first word, which was relaxed
+        ([1, 0, 1, 0, 0], 2, [3, 3, 0, 0, 0, 0], 2),  # the target begins another word: nothing to take back
+        ([1, 0, 1, 0, 0], 4, [3, 3, 2, 3, 1, 1], 4),  # the second word is the target's own so far
+        ([1, 0, 1, 0, 0], 4, [0, 1, 2, 1, 1, 1], 2),  # its second piece is not
+        ([1, 0, 1, 0, 0], 1, OTHER, 0),
+        ([0, 0, 0, 0, 0], 3, OTHER, 0),  # inside the first word
+        ([1, 1, 1, 1, 1], 3, OTHER, 3),  # scripts without spaces lose nothing
+        ([1, 0, 1, 0, 0], 5, OTHER, 5),  # all accepted
     ],
 )
-def test_roll_back_to_the_start_of_a_word(starts: list[int], accepted: int, kept: int) -> None:
-    draft = Draft(torch.tensor([[0, 0, 1, 2, 3, 4]]), DraftLaw.DETERMINISTIC)
-    begins = torch.tensor(starts, dtype=torch.bool)
-    assert int(rolled_back(draft, torch.tensor([accepted]), begins)) == kept
+def test_roll_back_to_the_start_of_a_word(starts: list[int], accepted: int, chosen: list[int], kept: int) -> None:
+    assert rolled(starts, accepted, chosen) == kept
 
 
 def test_roll_back_knows_where_a_ragged_draft_ends() -> None:
     valid = torch.tensor([[True, True, True, True, False, False]])
-    draft = Draft(torch.tensor([[0, 0, 1, 2, 3, 4]]), DraftLaw.DETERMINISTIC, valid=valid)
-    begins = torch.tensor([True, False, False, False, False])
-    assert int(rolled_back(draft, torch.tensor([3]), begins)) == 3
-    assert int(rolled_back(draft, torch.tensor([2]), begins)) == 0
+    assert rolled([1, 0, 0, 0, 0], 3, OTHER, valid) == 3
+    assert rolled([1, 0, 0, 0, 0], 2, OTHER, valid) == 0
 
 
 @pytest.mark.parametrize(
@@ -168,29 +178,47 @@ def test_settings_out_of_range(settings: dict, message: str) -> None:
         LikelihoodAcceptance(threshold="high")
 
 
-def test_trees_are_followed_exactly() -> None:
-    """Of two alternatives that would both pass, the one that the target chooses is kept."""
-    tree = Draft(torch.tensor([[0, 0, 1, 2]]), DraftLaw.DETERMINISTIC, parent=torch.tensor([[0, 0, 0, 2]]))
-    logits = torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.1, 0.0, 0.9], [0.0, 1.0, 0.0]]).log()[None]
-    for rule in (
-        LikelihoodAcceptance("abs", 0.1),
-        WordRollback(LikelihoodAcceptance(), torch.zeros(3, dtype=torch.bool)),
-    ):
-        verdict = rule(tree, logits, context(1))
-        assert verdict.tokens[0, :3].tolist() == [1, 2, 1]
-        assert float(verdict.step_tv.sum()) == 0
+TREE = torch.tensor([[0, 0, 0, 2]])  # two children of the root, the second with a child
 
 
-def test_chains_beside_trees_are_judged_as_alone() -> None:
-    tokens, parents = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 2]]), torch.tensor([[0, 0, 1, 2], [0, 0, 0, 2]])
-    logits = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.7, 0.0], [0.1, 0.0, 0.9], [0.0, 1.0, 0.0]]).log().expand(2, -1, -1)
-    rule = LikelihoodAcceptance("abs", 0.1)
-    both = rule(Draft(tokens, DraftLaw.DETERMINISTIC, parents), logits, context(2))
-    chain = rule(Draft(tokens[:1], DraftLaw.DETERMINISTIC), logits[:1], context(1))
-    assert both.num_accepted.tolist() == [3, 2]
-    assert both.tokens[0].tolist() == chain.tokens[0].tolist() == [0, 1, 2, 1]
-    assert both.path[0].tolist() == [0, 1, 2, 3]
-    assert float(both.step_tv[0].sum()) == float(chain.step_tv.sum()) > 0 == float(both.step_tv[1].sum())
+def test_the_likeliest_alternative_that_passes_is_followed() -> None:
+    """Both children pass: the target's own is kept. It is not drafted: the other one is, if it passes."""
+    laws = [[0.3, 0.6, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.1, 0, 0.9, 0, 0], [0, 1, 0, 0, 0]]
+    logits = torch.tensor(laws, dtype=torch.float32).log()[None]
+    begins = torch.zeros(VOCAB, dtype=torch.bool)
+    for test, threshold in (("abs", 0.1), ("rel", 0.1), ("rank", 2), ("typical", 0.1), ("seq", -3.0)):
+        for wrap in (lambda rule: rule, lambda rule: WordRollback(rule, begins)):
+            rule = wrap(LikelihoodAcceptance(test, threshold))
+            tree = Draft(torch.tensor([[0, 0, 1, 2]]), DraftLaw.DETERMINISTIC, TREE)
+            verdict = rule(tree, logits, context(1))
+            assert verdict.tokens[0, :3].tolist() == [1, 2, 1]
+            assert float(verdict.step_tv.sum()) == 0
+    other = Draft(torch.tensor([[0, 2, 0, 0]]), DraftLaw.DETERMINISTIC, TREE)
+    verdict = LikelihoodAcceptance("abs", 0.2)(other, logits, context(1))
+    assert verdict.tokens[0, :2].tolist() == [0, 2]  # 0 has probability 0.3; its child fails, the target chooses 2
+    assert float(verdict.step_tv.sum()) == 1.0
+    assert int(LikelihoodAcceptance("abs", 0.4)(other, logits, context(1)).num_accepted) == 0
+    assert int(LikelihoodAcceptance("seq", -3.0)(other, logits, context(1)).num_accepted) == 0
+
+
+@pytest.mark.parametrize(
+    ("test", "threshold"), [("abs", 0.1), ("rel", 0.2), ("rank", 2), ("typical", 0.1), ("seq", -2.0)]
+)
+def test_rows_of_trees_are_judged_as_alone(test: str, threshold: float) -> None:
+    tokens = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 2], [0, 2, 1, 0]])
+    parents = torch.tensor([[0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 1, 0]])
+    valid = torch.tensor([[True] * 4, [True] * 4, [True, True, False, True]])
+    logits = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.7, 0.0], [0.1, 0.0, 0.9], [0.0, 1.0, 0.0]]).log().expand(3, -1, -1)
+    rule = LikelihoodAcceptance(test, threshold)
+    together = rule(Draft(tokens, DraftLaw.DETERMINISTIC, parents, valid), logits, context(3))
+    for row in range(3):
+        at = slice(row, row + 1)
+        chain = None if row == 0 else parents[at]
+        alone = rule(Draft(tokens[at], DraftLaw.DETERMINISTIC, chain, valid[at]), logits[at], context(1))
+        count = int(alone.num_accepted)
+        assert int(together.num_accepted[row]) == count
+        assert together.tokens[row, : count + 1].tolist() == alone.tokens[0, : count + 1].tolist()
+        assert torch.equal(together.step_tv[row], alone.step_tv[0])
 
 
 def test_settings_are_saved(tmp_path) -> None:

@@ -156,7 +156,7 @@ def first_tokens(p: Tensor, q: Tensor, relaxation: Relaxation) -> tuple[Tensor, 
         tokens=zeros[:, None].expand(-1, 4), generated=zeros + 1, rounds=zeros, root=zeros, noise=noise,
         sampling=SamplingParams(), lowest=1, highest=1,
     )  # fmt: skip
-    verdict = relaxed_chain(draft, log_p, context, relaxation)
+    verdict = relaxed_chain(draft, log_p.exp(), context, relaxation)
     assert verdict.step_tv is not None
     beyond = torch.arange(3) > verdict.num_accepted[:, None]
     assert not verdict.step_tv[beyond].any()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 import torch
 
+from mmspec.acceptance.coupled import CoupledAcceptance
+from mmspec.acceptance.likelihood import LikelihoodAcceptance
+from mmspec.core.controllers import FixedController
+from mmspec.core.loop import SpeculativeDecoder
+from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
+from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import FinishReason, Stopping
 from tests.oracles.decode import decode, seeds
 from tests.oracles.sessions import ScriptedSession
@@ -84,6 +93,46 @@ def test_budget_is_exact_although_the_block_is_longer(budget: int) -> None:
     assert torch.equal(tokens, plain[:, :budget])
     assert [row.tokens for row in stats.rows] == [budget] * 4
     assert stats.finish_reasons == ["length"] * 4
+
+
+def test_rows_with_their_own_budgets_end_as_alone() -> None:
+    """Every row of a batch is cut at its own budget, also one that a relaxed rule fills with its draft."""
+    plain, _ = decode(target(5), seeds(5), LENGTH)
+    budgets = (1, 3, 12, 7, 5)
+    other = (plain + 1) % 5
+    for script in (plain, torch.where(torch.arange(LENGTH) % 3 == 2, other, plain)):
+        for rule in (None, LikelihoodAcceptance("abs", 0.05)):
+            stopping = Stopping(LENGTH, row_budgets=budgets)
+            together, stats = run_with(stopping, script, rule, range(5))
+            assert [row.tokens for row in stats.rows] == list(budgets)
+            assert stats.finish_reasons == ["length"] * 5
+            for row, budget in enumerate(budgets):
+                alone, _ = run_with(Stopping(budget), script, rule, [row])
+                assert together[row, :budget].tolist() == alone[0].tolist()
+                if rule is None:
+                    assert together[row, :budget].tolist() == plain[row, :budget].tolist()
+
+
+def run_with(
+    stopping: Stopping, script: torch.Tensor, rule: Any, rows: Iterable[int]
+) -> tuple[torch.Tensor, DecodeStats]:
+    """Decode some of five rows with drafts of ``script``."""
+    chosen, stats = list(rows), DecodeStats()
+    decoder = SpeculativeDecoder(
+        target(len(chosen)), ScriptedSession(script[chosen]), rule or CoupledAcceptance(), FixedController(8),
+        RowNoise(seeds(5)[chosen], 5), SamplingParams(), stopping, stats,
+    )  # fmt: skip
+    *_, progress = decoder.steps()
+    return progress.tokens, stats
+
+
+def test_row_budgets_are_checked() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        Stopping(3, row_budgets=(3, 0))
+    with pytest.raises(ValueError, match="largest"):
+        Stopping(5, row_budgets=(3, 4))
+    with pytest.raises(ValueError, match="2 `row_budgets` for 3 rows"):
+        Stopping(3, row_budgets=(3, 1)).budgets(3, torch.device("cpu"))
 
 
 def test_stop_as_the_very_first_token_ends_after_the_prefill() -> None:

@@ -34,8 +34,11 @@ class RecordedDistances:
     def __init__(self, square: list[list[float]], limit: float) -> None:
         self.closer = torch.tensor(square) < limit
 
-    def close(self, tokens: Tensor, others: Tensor) -> Tensor:
-        return self.closer[tokens.expand_as(others), others]
+    def place(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(tokens, dtype=torch.bool), tokens
+
+    def close(self, mine: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Tensor:
+        return self.closer[mine[1].expand_as(theirs[1]), theirs[1]]
 
 
 def compare(stored: dict[str, Any], size: int | None = None) -> list[bool]:

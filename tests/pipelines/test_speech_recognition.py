@@ -44,12 +44,12 @@ def ending() -> TinyASRPipeline:
         made = tiny_asr(seed)
         plain = made(CLIPS, speculate=False, max_new_tokens=12).tokens
         candidates = [token for token in range(4, 60) if all(token in row[2:] for row in plain[:2])]
-        if candidates:
-            break
-    assert candidates
-    made.decoder.generation_config.eos_token_id = candidates[0]
-    made.__dict__.pop("_adapter")
-    return made
+        for stop in candidates:
+            made.decoder.generation_config.eos_token_id = stop
+            made.__dict__.pop("_adapter", None)
+            if all(made(CLIPS[:2], speculate=False, max_new_tokens=12).texts):
+                return made
+    raise AssertionError("no seed gives a recogniser that ends behind a text")
 
 
 def oracle(pipe: TinyASRPipeline, texts: list[str], **settings: Any) -> TinyASRPipeline:
@@ -91,10 +91,9 @@ def test_relaxed_recognition_of_a_row_does_not_depend_on_its_batch(pipe: TinyASR
         together = pipe(CLIPS)
         assert together.stats.guarantee is Guarantee.HEURISTIC
         for place, clip in enumerate(CLIPS):
-            alone, row = pipe(clip), together.tokens[place]
-            # known limit: where a row is cut at its own budget, the last token may come from the draft or the verifier
-            cut = -1 if alone.stats.finish_reasons == ["length"] else None
-            assert alone.tokens[0][:cut] == row[:cut]
+            alone = pipe(clip)
+            assert alone.tokens[0] == together.tokens[place]
+            assert alone.stats.finish_reasons == [together.stats.rows[place].finish_reason]
     pipe.acceptance = None
 
 

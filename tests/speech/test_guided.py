@@ -111,6 +111,29 @@ def test_any_text_on_any_posterior(seed: int, written: str, count: int) -> None:
         assert 0 < len(branch) <= count
 
 
+def test_a_long_pause_hides_nothing() -> None:
+    """Only frames in which a text may end are kept; behind a pause there are none of them for a while."""
+    parts = [posterior_of(text, LABELS, 10, 0.98).log_probs for text in ("press four ", "to place ", "a call")]
+    pause = posterior_of("", LABELS, 150, 0.98).log_probs
+    row = GuidedHypothesis(
+        Posterior(torch.cat([parts[0], pause, parts[1], pause, parts[2], pause]), 0, 0.04), LABELS, LANGUAGE, 0.3
+    )
+    assert row.text == "press four to place a call"
+    assert row.after("press four") == " to place a call"
+    assert any(branch.startswith(" to") for branch in row.branches("press four", 8))
+
+
+def test_behind_the_last_frame_the_text_alone_says_what_follows() -> None:
+    row = GuidedHypothesis(posterior_of("press four", LABELS, 40), LABELS, LANGUAGE)
+    assert row.after("press four to place an outgoing call and more") == ""
+    assert row.branches("press four to place an outgoing ca", 6)[0] == "l"
+
+
+def test_unlikely_characters_are_not_drafted() -> None:
+    sure = GuidedHypothesis(posterior_of(TEXTS[0], LABELS, 150, 0.99), LABELS, LANGUAGE)
+    assert sure.branches("press", 200) == [TEXTS[0][len("press") :]]
+
+
 def test_only_character_labels_and_frames_are_guided() -> None:
     empty = Posterior(torch.zeros(0, 29), 0, 0.04)
     assert make_hypothesis(empty, LABELS, LANGUAGE).text == ""

@@ -140,3 +140,27 @@ def test_uncased_drafts_for_a_verifier_that_writes_sentences() -> None:
 
 def test_fold_ignores_case_accents_and_punctuation() -> None:
     assert fold("Été,  it's OVER!") == "ete it's over"
+
+
+def letters(prefix_space: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters, as that of the embedded recogniser."""
+    pieces = ["<s>", *"abcdefghijklmnopqrstuvwxyz'", "▁"]
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix_space)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=prefix_space)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+@pytest.mark.parametrize("prefix_space", ["always", "never"])
+def test_single_characters_need_no_tokenizer_behind_a_text(prefix_space: str) -> None:
+    quick, slow = TextCodec(letters(prefix_space)), TextCodec(letters(prefix_space))
+    slow._letters = None
+    assert quick._letters is not None
+    assert TextCodec(tiny_tokenizer())._letters is None
+    whole = quick.encode(TEXT)
+    for cut in range(1, len(TEXT)):
+        committed = quick.encode(TEXT[:cut])
+        for tail in (TEXT[cut:], "x'y z", ""):
+            assert quick.continuation(committed, tail) == slow.continuation(committed, tail)
+        assert committed + quick.continuation(committed, TEXT[cut:]) == whole
+    assert quick.continuation(whole, "ab9c") == quick.continuation(whole, "ab")
