@@ -96,7 +96,8 @@ class RandARTransformer(StrictModelMixin, ConfigMixin):
         table = self.rotary[torch.cat([places, query_places], dim=1)]  # (R, 2 N, 2, P)
         rotary = table[:, :, 0, None], table[:, :, 1, None]
         queries = self.query_embedding.unflatten(0, (self.config.num_heads, -1)).expand(*query_places.shape, -1, -1)
-        turned = apply_rotary(queries.float(), tuple(t[:, places.shape[1] :] for t in rotary)).type_as(embeds)
+        asked = rotary[0][:, places.shape[1] :], rotary[1][:, places.shape[1] :]
+        turned = apply_rotary(queries.float(), asked).type_as(embeds)
         hidden = torch.cat([embeds, rearrange(turned, "r n h p -> r n (h p)")], dim=1)
         pairs = _PairCache(cache)
         both = self.pair_mask(mask, own, query_mask)

@@ -15,6 +15,7 @@ from mmspec.bench.video import SAMPLES
 from mmspec.core.controllers import WIDTHS
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.pipelines.video import VideoPipeline
+from mmspec.pipelines.video_call import VideoOutput
 from mmspec.training.video_ar import VideoARConfig, VideoDataset, evaluate, load_checkpoint
 from mmspec.training.video_card import NOTICE, model_card
 from mmspec.training.video_motion import motion_errors
@@ -119,12 +120,14 @@ def measure_prior(pipe: VideoPipeline, samples: list[dict[str, str]]) -> dict[st
     try:
         for window in WIDTHS[1:]:
             pipe.drafter = JacobiDrafter(**{**DRAFTER, "window": window, "controller": "fixed"})
-            rows = pipe(
+            output = pipe(
                 image=[Image.open(sample["image"]) for sample in samples],
                 prompt=[sample["prompt"] for sample in samples],
                 seed=0,
                 output_type="tokens",
-            ).stats.rows
+            )
+            assert isinstance(output, VideoOutput)
+            rows = output.stats.rows
             prior[str(window)] = round(sum(r.tokens - 1 for r in rows) / sum(r.rounds for r in rows), 2)
     finally:
         pipe.drafter = saved
