@@ -146,7 +146,7 @@ def cover(frames: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def to_tensor(frames: np.ndarray) -> Tensor:
     """uint8 frames (F, h, w, 3) as a video (1, 3, F, h, w) in [-1, 1]."""
-    return (torch.from_numpy(np.ascontiguousarray(frames)).float() / 127.5 - 1).permute(3, 0, 1, 2)[None].contiguous()
+    return (torch.from_numpy(np.array(frames)).float() / 127.5 - 1).permute(3, 0, 1, 2)[None].contiguous()
 
 
 def check_fps(fps: float) -> None:

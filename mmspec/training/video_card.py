@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mmspec.training.video_ar import VideoARConfig
@@ -53,16 +54,15 @@ Without a text the model chooses a motion itself.
 
 ## Training
 
-{samples:,} samples in {minutes:.0f} minutes, after {tokenizer_minutes:.0f} minutes for the tokenizer; one thread of a
-shared processor, most of the time at a fraction of it. Commands; each can be interrupted and resumed:
+{samples:,} samples in {steps:,} steps for the decoder, {tokenizer_steps} for the tokenizer, on one thread of a processor
+that was shared with other work most of the time. Commands; each can be interrupted and resumed:
 
 ```bash
-mmspec train video-tokenizer --data emoji --output runs/video-tokenizer --minutes {tokenizer_minutes:.0f} --set learning_rate={tokenizer_rate:g}
-mmspec train video-ar --data emoji --tokenizer runs/video-tokenizer/tokenizer --output runs/video-ar --minutes {minutes:.0f} --set learning_rate={rate:g}
+{commands}
 ```
 
 The result depends on how fast the machine is, because the limits are minutes; give `--steps` instead to get the same
-weights again ({tokenizer_steps:,} and {steps:,} steps here).
+weights again.
 
 Of the clips (sprite, start on a grid of 4 pixels, direction) {held_out:.0%} were held out. {dropped:.0%} of the captions
 were dropped. **Corrupted contexts:** in {suffix:.0%} of the samples a prefix of random length stayed clean and each
@@ -99,7 +99,7 @@ are not part of this distribution, but the model can redraw them, so `NOTICE` tr
 def model_card(
     pipe: Any,
     config: VideoARConfig,
-    tokenizer_config: VideoTokenizerConfig,
+    tokenizers: Sequence[VideoTokenizerConfig],
     training: dict[str, Any],
     assessment: str,
 ) -> str:
@@ -107,12 +107,12 @@ def model_card(
 
     Args:
         pipe: The pipeline.
-        config, tokenizer_config: The trainings.
+        config, tokenizers: The trainings, those of the tokenizer first to last.
         training: What was measured: ``tokenizer``, ``decoder`` and ``motion``.
         assessment: Paragraph on what the clips look like.
     """
-    values = _sizes(pipe, config, tokenizer_config) | _recipe(config, tokenizer_config, training)
-    held_out = training["tokenizer"]["held_out"]
+    values = _sizes(pipe, config, tokenizers[-1]) | _recipe(config, tokenizers, training)
+    held_out = training["tokenizer"][-1]["held_out"]
     values |= {name: held_out[name] for name in ("psnr", "sprite_psnr", "codes_used")}
     values |= {
         name: training["decoder"][name] for name in ("loss", "accuracy", "entropy_bits", "copied_frame_accuracy")
@@ -145,17 +145,28 @@ def _sizes(pipe: Any, config: VideoARConfig, tokenizer_config: VideoTokenizerCon
     }
 
 
-def _recipe(config: VideoARConfig, tokenizer_config: VideoTokenizerConfig, training: dict[str, Any]) -> dict[str, Any]:
-    decoder, codes = training["decoder"], training["tokenizer"]
+def _recipe(
+    config: VideoARConfig, tokenizers: Sequence[VideoTokenizerConfig], training: dict[str, Any]
+) -> dict[str, Any]:
+    decoder, reports = training["decoder"], training["tokenizer"]
+    commands = []
+    for number, (stage, report) in enumerate(zip(tokenizers, reports, strict=True), start=1):
+        more = " --set decoder_only=true" if stage.decoder_only else ""
+        more += f" --set start_from=runs/tokenizer-{number - 1}" if stage.start_from else ""
+        commands.append(
+            f"mmspec train video-tokenizer --data emoji --output runs/tokenizer-{number} --minutes {report['minutes']:.0f} "
+            f"--set learning_rate={stage.learning_rate:g}{more}"
+        )
+    commands.append(
+        f"mmspec train video-ar --data emoji --tokenizer runs/tokenizer-{len(reports)}/tokenizer --output runs/video-ar "
+        f"--minutes {decoder['minutes']:.0f} --set learning_rate={config.learning_rate:g}"
+    )
     return {
+        "commands": "\n".join(commands),
         "samples": int(decoder["steps"] * config.batch_size),
         "steps": int(decoder["steps"]),
-        "minutes": decoder["minutes"],
-        "rate": config.learning_rate,
-        "tokenizer_steps": int(codes["steps"]),
-        "tokenizer_minutes": codes["minutes"],
-        "tokenizer_rate": tokenizer_config.learning_rate,
-        "held_out": tokenizer_config.clips.held_out,
+        "tokenizer_steps": " and ".join(f"{report['steps']:,.0f}" for report in reports),
+        "held_out": tokenizers[-1].clips.held_out,
         "dropped": config.dropped_captions,
         "suffix": config.corruption.suffix,
         "scattered": config.corruption.scattered,

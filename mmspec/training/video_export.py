@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ DRAFTER: dict[str, Any] = {"window": 64, "initializer": "copy-frame"}
 
 def export(
     config: VideoARConfig,
-    tokenizer_config: VideoTokenizerConfig,
+    tokenizers: Sequence[VideoTokenizerConfig],
     folder: str | Path,
     assessment: str = "",
     num_samples: int = 16,
@@ -48,7 +49,7 @@ def export(
 
     Args:
         config: The decoder's training; its ``output`` holds the checkpoint.
-        tokenizer_config: The tokenizer's training; its ``output`` holds ``report.json``.
+        tokenizers: The tokenizer's trainings, first to last; their ``output`` holds ``report.json``.
         folder: Where to write the pipeline, ``samples``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the clips look like.
         num_samples: First frames that come with the checkpoint, of clips that training never saw.
@@ -63,11 +64,11 @@ def export(
     samples = _write_samples(folder, dataset, num_samples)
     pipe.drafter = JacobiDrafter(**DRAFTER, prior=measure_prior(pipe, samples))
     training = {
-        "tokenizer": json.loads((tokenizer_config.output / "report.json").read_text()),
+        "tokenizer": [json.loads((stage.output / "report.json").read_text()) for stage in tokenizers],
         "decoder": {**progress, "clips": len(dataset.clips.trained), **evaluate(model, dataset, config)},
         "motion": motion_errors(pipe, dataset.clips, dataset.clips.held_out),
     }
-    card = model_card(pipe, config, tokenizer_config, training, assessment)
+    card = model_card(pipe, config, tokenizers, training, assessment)
     for part in (pipe.transformer, pipe.video_tokenizer, pipe.text_encoder):
         part.to(torch.float16)
     for name in pipe.components:

@@ -130,7 +130,7 @@ def tokenizer_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> video
 def tiny_ar(run: video_tokenizer.VideoTokenizerConfig, output: Path, **changes: object) -> video_ar.VideoARConfig:
     config = video_ar.VideoARConfig(
         output=output, data=run.data, tokenizer=run.output / "tokenizer", steps=4, batch_size=2, hidden_size=32,
-        num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32, context_length=8, text_size=16, text_vocab_size=300,
+        num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32, context_length=20, text_size=16, text_vocab_size=300,
         warmup_steps=1, precision="fp32", log_every=1,
     )  # fmt: skip
     return replace(config, **changes)
@@ -173,7 +173,7 @@ def test_a_trained_model_is_exported_and_makes_clips(tokenizer_run, tmp_path: Pa
     report = json.loads((config.output / "report.json").read_text())
     assert 0 <= report["accuracy"] <= 1
     folder = export(
-        config, tokenizer_run, tmp_path / "tiny-video", "By eye: nothing yet.", 2, {"top_p": 1.0, "fps": 8.0}
+        config, [tokenizer_run], tmp_path / "tiny-video", "By eye: nothing yet.", 2, {"top_p": 1.0, "fps": 8.0}
     )
     card = (folder / "README.md").read_text()
     assert "procedural" in card
