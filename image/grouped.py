@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors, check_choice, check_count, check_number
 from mmspec.acceptance.ratio import RatioAcceptance
-from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain
+from mmspec.acceptance.relaxed import DenseRelaxation, relaxed_chain, steps_between_measurements
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, residual
 from mmspec.image.codes import CodeLookup
@@ -73,6 +73,7 @@ class Groups(DenseRelaxation):
     size: int
     gap: float
     kind: str
+    every: int = 1
 
     def weights(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
         nodes = max(1, _BLOCK // (p.shape[-1] * self.distances.vectors.shape[1]))
@@ -184,6 +185,7 @@ class GroupedAcceptance(Acceptance):
         probability_gap: Largest difference of probability within a group, in (0, 1].
         distance: Largest squared distance of vectors within a group, above 0; ``None`` puts no limit.
         residual: ``token`` as published, or ``group``, see the module.
+        measure_every: Measure the deviation of one step in so many; ``None``: of all up to 4096 codes, of one in 8 beyond.
 
     Raises:
         TypeError, ValueError: For values out of range.
@@ -200,12 +202,15 @@ class GroupedAcceptance(Acceptance):
         probability_gap: float = 0.15,
         distance: float | None = 0.5,
         residual: str = "token",
+        measure_every: int | None = None,
     ) -> None:
         check_count("group_size", group_size)
         check_number("probability_gap", probability_gap, 0, 1)
         if distance is not None:
             check_number("distance", distance, 0)
         check_choice("residual", residual, RESIDUALS)
+        if measure_every is not None:
+            check_count("measure_every", measure_every)
         if group_size == 1:
             self.guarantee = Guarantee.SAME_LAW
 
@@ -219,7 +224,8 @@ class GroupedAcceptance(Acceptance):
         if config.group_size == 1:
             return RatioAcceptance()
         distances = Distances(vectors, config.distance, setup.device)
-        return BoundGroups(Groups(distances, config.group_size, config.probability_gap, config.residual))
+        every = steps_between_measurements(config.measure_every, len(vectors.vectors))
+        return BoundGroups(Groups(distances, config.group_size, config.probability_gap, config.residual, every))
 
     def __call__(self, draft: Draft, logits: Tensor, context: RoundContext) -> Verdict:
         raise TypeError("GroupedAcceptance needs the target's codebook; call `bind` first, as pipelines do.")

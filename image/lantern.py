@@ -31,7 +31,13 @@ from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance, RuleSetup, check_choice, check_count, check_number
 from mmspec.acceptance.recursive import TREE_LAWS, RecursiveAcceptance, judge_tree
-from mmspec.acceptance.relaxed import CHAIN_LAWS, Relaxation, relaxed_chain, total_variation
+from mmspec.acceptance.relaxed import (
+    CHAIN_LAWS,
+    Relaxation,
+    relaxed_chain,
+    steps_between_measurements,
+    total_variation,
+)
 from mmspec.core.draft import Draft
 from mmspec.core.verify import AcceptanceRule, Guarantee, RoundContext, Verdict, descend, residual, tree_verdict
 from mmspec.image.codes import CodeLookup
@@ -85,6 +91,7 @@ class Neighbourhood(Relaxation):
     lam: float | None
     kind: str = "optimal"
     chosen: bool = False
+    every: int = 1
 
     def borrow(self, p: Tensor, row: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """C_m and m of ``tokens`` (M,) under the laws ``p[row]``, p (n, V): two (M,)."""
@@ -212,6 +219,8 @@ class LanternAcceptance(Acceptance):
         residual: ``optimal``, ``cutset`` or ``lantern_compat``, see the module.
         table: File of a saved neighbour table; ``None`` computes it from the target's codebook, and caches it.
         cache_dir: Folder of the cache; ``None`` is the user's cache of Hugging Face assets.
+        measure_every: Measure the deviation of one step in so many of a chain; ``None``: of all up to 4096 codes, of one
+            in 8 beyond.
 
     Raises:
         TypeError, ValueError: For values out of range.
@@ -229,8 +238,11 @@ class LanternAcceptance(Acceptance):
         residual: str = "optimal",
         table: str | None = None,
         cache_dir: str | None = None,
+        measure_every: int | None = None,
     ) -> None:
         check_count("k", k)
+        if measure_every is not None:
+            check_count("measure_every", measure_every)
         check_choice("residual", residual, RESIDUALS)
         if delta is not None and lam is not None:
             raise ValueError(f"Give either `delta` or `lam`, got {delta} and {lam}.")
@@ -264,7 +276,9 @@ class LanternAcceptance(Acceptance):
         near = Neighbours(CodeLookup(vectors, setup.device), table, config.k)
         bound = self._bound(setup)
         guarantee = Guarantee.HEURISTIC if bound is None else Guarantee.BOUNDED_TV
-        return BoundLantern(Neighbourhood(near, self.delta, config.lam, config.residual), guarantee, bound)
+        every = steps_between_measurements(config.measure_every, len(codebook))
+        relaxation = Neighbourhood(near, self.delta, config.lam, config.residual, every=every)
+        return BoundLantern(relaxation, guarantee, bound)
 
     def _bound(self, setup: RuleSetup) -> float | None:
         """TV that no step exceeds for such drafts, ``None`` if the rule bounds nothing; see the module."""

@@ -24,12 +24,18 @@ from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw
 from mmspec.core.verify import RoundContext, Verdict, chain_verdict, first_rejection, residual
 
+_MEASURED_VOCABULARY = 4096
 #: laws whose ``log_q`` is the law of one child; others are judged as if the children had been chosen
 CHAIN_LAWS = frozenset({DraftLaw.SAMPLED, DraftLaw.COUPLED})
 
 
 class Relaxation(ABC):
-    """The weights w of an acceptance test, and the correction that follows a rejection."""
+    """The weights w of an acceptance test, and the correction that follows a rejection.
+
+    ``every`` says that the deviation is measured at one step in so many, drawn at random.
+    """
+
+    every: int = 1
 
     @abstractmethod
     def weigh(self, p: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ def total_variation(p: Tensor, r: Tensor) -> Tensor:
 def relaxed_chain(draft: Draft, p: Tensor, context: RoundContext, relaxation: Relaxation) -> Verdict:
     """Judge a chain whose ``log_q`` is the law of its tokens.
 
-    The total variation is that of every committed token; a bonus token comes from p.
+    The total variation is that of every committed token, or of a part of them; a bonus token comes from p.
 
     Args:
         p: Target laws (B, N, V).
@@ -112,13 +118,31 @@ def relaxed_chain(draft: Draft, p: Tensor, context: RoundContext, relaxation: Re
     tested = draft.depth[:, :-1] <= num_accepted[:, None]
     if valid is not None:
         tested &= valid
-    row, node = tested.nonzero(as_tuple=True)
+    rejection = torch.arange(count, device=p.device) == num_accepted[:, None]
+    measured = _measured(draft, context, relaxation.every)
+    row, node = (tested & (measured | rejection)).nonzero(as_tuple=True)
     correction, tv = relaxation.correct(p[row, node], q[row, node], tokens[row, node], depth[row, node])
-    step_tv = torch.zeros_like(p[..., 0]).index_put((row, node), tv)
+    step_tv = torch.zeros_like(p[..., 0]).index_put((row, node), tv * measured[row, node])
     weights = p[torch.arange(rows, device=p.device), num_accepted]  # (B, V), a copy: the law of a bonus token
-    rejected = node == num_accepted[row]
+    rejected = rejection[row, node]
     weights[row[rejected]] = correction[rejected]
     gumbel = context.noise.gumbel(Stream.RESIDUAL, context.rounds[:, None])[:, 0]
     verdict = chain_verdict(draft, num_accepted, draw(weights.log(), gumbel))
-    verdict.step_tv = step_tv
+    verdict.step_tv, verdict.step_tv_weight = step_tv, relaxation.every
     return verdict
+
+
+def _measured(draft: Draft, context: RoundContext, every: int) -> Tensor:
+    """At which draft tokens the deviation is measured (B, K): at one in ``every``, whatever was drafted or accepted."""
+    if every == 1:
+        return torch.ones_like(draft.tokens[:, 1:], dtype=torch.bool)
+    keys = draft.depth[:1, 1:] + (1 << 20)  # numbers that nothing else draws
+    return context.noise.uniform(Stream.AUXILIARY, context.rounds[:, None], keys) * every < 1
+
+
+def steps_between_measurements(measure_every: int | None, vocab_size: int) -> int:
+    """``measure_every``, or what suits a vocabulary: all steps up to 4096 tokens, one in 8 beyond.
+
+    Measuring costs as much as some hundred draws of a token.
+    """
+    return measure_every or (1 if vocab_size <= _MEASURED_VOCABULARY else 8)

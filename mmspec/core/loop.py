@@ -200,7 +200,8 @@ class SpeculativeDecoder:
         self.stats.draft_forwards = self.drafter.forwards
         if verdict.step_tv is not None:
             spent = verdict.step_tv.tolist()
-            self.stats.add_step_tv(self._alive, [tv[:count] for tv, count in zip(spent, kept, strict=True)])
+            steps = [tv[:count] for tv, count in zip(spent, kept, strict=True)]
+            self.stats.add_step_tv(self._alive, steps, verdict.step_tv_weight)
         if verdict.regret is not None:
             for row, regret in zip(self._alive, verdict.regret.tolist(), strict=True):
                 self.stats.rows[row].regret += regret

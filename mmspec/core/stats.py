@@ -16,7 +16,7 @@ from mmspec.core.verify import Guarantee
 class RowStats:
     """Counts of one row. ``tokens`` includes the first one, which the prefill yields.
 
-    ``step_tv`` is the sum of the total variations of its steps, ``regret`` the log-probability given up for drafts;
+    ``step_tv`` is the sum of the total variations of its steps, or an unbiased estimate of it, ``regret`` the log-probability given up for drafts;
     both are 0 under lossless rules.
     """
 
@@ -157,10 +157,13 @@ class DecodeStats:
             self.drafted_at_depth[depth] += 1
             self.accepted_at_depth[depth] += depth < accepted
 
-    def add_step_tv(self, rows: list[int], step_tv: list[list[float]]) -> None:
-        """Count the total variation of every emitted token of a round, listed for each of ``rows``."""
+    def add_step_tv(self, rows: list[int], step_tv: list[list[float]], weight: int = 1) -> None:
+        """Count the total variation of the emitted tokens of a round, listed for each of ``rows``.
+
+        ``weight`` is how many tokens each measured one stands for.
+        """
         for row, steps in zip(rows, step_tv, strict=True):
-            self.rows[row].step_tv += sum(steps)
+            self.rows[row].step_tv += weight * sum(steps)
             self.step_tv_max = max(self.step_tv_max, *steps, 0.0)
 
     def summary(self) -> dict[str, Any]:

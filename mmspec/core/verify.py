@@ -82,6 +82,8 @@ class Verdict:
         chosen: What plain decoding would draw after each node (B, N), from rules that know it.
         step_tv: Total variation between the law of each committed token and the target's (B, D + 1), given the tokens
             before it; 0 beyond the committed run. ``None`` for a lossless rule.
+        step_tv_weight: How many tokens each entry of ``step_tv`` stands for, where a random part of them was measured and
+            the others are 0.
         regret: Log-probability given up for the draft in this round (B,), from rules that keep a budget of it.
     """
 
@@ -91,6 +93,7 @@ class Verdict:
     path: Tensor | None = None
     chosen: Tensor | None = None
     step_tv: Tensor | None = None
+    step_tv_weight: int = 1
     regret: Tensor | None = None
 
 

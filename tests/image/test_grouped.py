@@ -123,6 +123,18 @@ def test_groups_of_one_give_the_tokens_of_the_ratio_rule() -> None:
     assert stats.step_tv_max > 0.05
 
 
+def test_measuring_a_part_of_the_steps_changes_no_token_and_estimates_the_mean() -> None:
+    loose = {"group_size": 4, "probability_gap": 1.0, "distance": None}
+    all_steps, every = run(GroupedAcceptance(**loose), 1500)
+    some_steps, fourth = run(GroupedAcceptance(**loose, measure_every=4), 1500)
+    assert torch.equal(all_steps, some_steps)
+    assert fourth.step_tv_mean == pytest.approx(every.step_tv_mean, rel=0.1)
+    assert fourth.step_tv_mean != every.step_tv_mean
+    assert fourth.step_tv_max <= every.step_tv_max  # of the measured ones, not multiplied
+    with pytest.raises(ValueError, match="measure_every"):
+        GroupedAcceptance(measure_every=0)
+
+
 @pytest.mark.parametrize("residual", ["token", "group"])
 def test_rows_equal_solo(residual: str) -> None:
     rule = GroupedAcceptance(group_size=4, probability_gap=1.0, distance=None, residual=residual)
