@@ -32,7 +32,7 @@ RECOMMENDED: dict[str, Any] = {
 }
 """The defaults of a call."""
 
-DRAFTER: dict[str, Any] = {"window": 64, "initializer": "copy-frame"}
+DRAFTER: dict[str, Any] = {"window": 128, "initializer": "copy-frame", "controller": "fixed"}
 
 
 def export(
@@ -98,10 +98,9 @@ def open_pipeline(
 
 
 def _write_samples(folder: Path, dataset: VideoDataset, count: int) -> list[dict[str, str]]:
-    """First frames of held-out clips that move, as PNG files, and ``samples.json``."""
+    """First frames of random held-out clips as PNG files, and ``samples.json``."""
     clips = dataset.clips
-    moving = clips.held_out[(clips.clips[clips.held_out, 3:] != 0).any(axis=1)]
-    chosen = np.random.default_rng(0).permutation(moving)[:count]
+    chosen = np.random.default_rng(0).permutation(clips.held_out)[:count]
     (folder / "samples").mkdir(parents=True, exist_ok=True)
     entries = []
     for number, clip in enumerate(chosen):
