@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.convert_video import cosmos_ar, cosmos_dv
 from mmspec.cli.output import say, tell_files
 
 app = typer.Typer(help="Convert released files to folders that the pipelines load.", no_args_is_help=True)
+app.command("cosmos-dv")(cosmos_dv)
+app.command("cosmos-ar")(cosmos_ar)
 
 
 @app.callback()

@@ -225,3 +225,20 @@ def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
             padded = [[*d, *[0] * (size - len(d))] for d in (mine, more_depths)]
             setattr(merged, name, [a + b for a, b in zip(*padded, strict=True)])
     return merged
+
+
+def join_stretches(parts: list[DecodeStats]) -> DecodeStats:
+    """Join the stats of stretches that continue the same rows: the counts of a row add up."""
+    joined = merge_stats(parts)
+    count = len(parts[0].rows)
+    joined.seeds = list(parts[0].seeds)
+    joined.rows = [_add_rows([part.rows[row] for part in parts if row < len(part.rows)]) for row in range(count)]
+    return joined
+
+
+def _add_rows(rows: list[RowStats]) -> RowStats:
+    total = RowStats(finish_reason=rows[-1].finish_reason)
+    for row in rows:
+        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret"):
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    return total
