@@ -46,6 +46,13 @@ def test_the_speech_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["out"].texts[0]
 
 
+def test_the_video_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = [block for block in blocks("python") if "VideoPipeline" in block]
+    exec(compile(example.replace('"mmspec/checkpoints', f'"{ROOT}/mmspec/checkpoints'), "README.md", "exec"), {})
+    assert (tmp_path / "moving.gif").stat().st_size > 0
+
+
 def test_examples_that_need_a_hub_name_things_that_exist() -> None:
     for block in blocks("python"):
         for names in re.findall(r"^from mmspec import (.+)$", block, flags=re.MULTILINE):
