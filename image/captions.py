@@ -139,8 +139,9 @@ def encode_captions(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     truncate: bool = False,
+    left: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Turn captions into the left-padded text features of the decoder.
+    """Turn captions into the text features of the decoder.
 
     Args:
         captions: One caption or several, cleaned already if they shall be (:func:`clean_caption`).
@@ -148,10 +149,11 @@ def encode_captions(
         max_length: Caption slots T, end token included.
         device, dtype: Where to and as what the features are returned; by default as the encoder gives them.
         truncate: Cut longer captions (their end token stays) instead of raising.
+        left: Whether padding comes before the caption, as LlamaGen reads image token 0 off the last slot, or behind.
 
     Returns:
         Features (B, T, C), zero in padded slots, and the mask (B, T), True where a slot holds a token. Row b with n
-        tokens has them in its *last* n slots: the decoder reads image token 0 off the last slot.
+        tokens has them in its *last* n slots, or in its first n if not ``left``.
 
     Raises:
         ValueError: If there is no caption, or one has more than ``max_length`` tokens and ``truncate`` is False.
@@ -172,7 +174,10 @@ def encode_captions(
     ).to(text_encoder.device)
     mask = tokens.attention_mask  # (B, T), ones first
     features = text_encoder(input_ids=tokens.input_ids, attention_mask=mask).last_hidden_state
-    features, mask = left_pad(features, mask)
+    if left:
+        features, mask = left_pad(features, mask)
+    else:
+        features, mask = zero_padding(features, mask), mask.bool()
     return features.to(device=device, dtype=dtype), mask.to(device=device)
 
 
@@ -187,7 +192,12 @@ def left_pad(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     slots = (torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)) % length
     mask = mask.gather(1, slots).bool()
     features = features.gather(1, slots[..., None].expand_as(features))
-    return features.masked_fill(~mask[..., None], 0), mask  # not a product: 0 * inf of a padded row would be nan
+    return zero_padding(features, mask), mask
+
+
+def zero_padding(features: Tensor, mask: Tensor) -> Tensor:
+    """``features`` (B, T, C) with zeros where ``mask`` (B, T) is 0."""
+    return features.masked_fill(~mask.bool()[..., None], 0)  # not a product: 0 * inf of a padded row would be nan
 
 
 def _check_lengths(captions: list[str], tokenizer: Any, max_length: int) -> None:

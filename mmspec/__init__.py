@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.image.video_ar import VideoARTransformer as VideoARTransformer
+    from mmspec.image.video_tokenizer import DiscreteVideoTokenizer as DiscreteVideoTokenizer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
@@ -46,10 +48,16 @@ if TYPE_CHECKING:
     from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
     from mmspec.pipelines.speech_recognition import SpeechRecognitionPipeline as SpeechRecognitionPipeline
+    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline as TextToSpeechPipeline
     from mmspec.pipelines.tiny_asr import TinyASRPipeline as TinyASRPipeline
+    from mmspec.pipelines.video import VideoPipeline as VideoPipeline
     from mmspec.pipelines.vision_language import VisionLanguagePipeline as VisionLanguagePipeline
+    from mmspec.speech.codec import SpeechCodec as SpeechCodec
     from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
     from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
+    from mmspec.speech.residual_drafter import ResidualDrafter as ResidualDrafter
+    from mmspec.speech.residual_heads import ResidualHeads as ResidualHeads
+    from mmspec.speech.talker import SpeechTalker as SpeechTalker
     from mmspec.speech.tiny_asr import AudioProjector as AudioProjector
 
 from mmspec.acceptance import ACCEPTANCE_RULES
@@ -75,6 +83,7 @@ _EXPORTS = {
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "ChameleonPipeline": "mmspec.pipelines.chameleon",
     "DecodeStats": "mmspec.core.stats",
+    "DiscreteVideoTokenizer": "mmspec.image.video_tokenizer",
     "Emu3Pipeline": "mmspec.pipelines.emu3",
     "Guarantee": "mmspec.core.verify",
     "JanusPipeline": "mmspec.pipelines.janus",
@@ -84,8 +93,14 @@ _EXPORTS = {
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
     "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
+    "ResidualHeads": "mmspec.speech.residual_heads",
+    "SpeechCodec": "mmspec.speech.codec",
+    "SpeechTalker": "mmspec.speech.talker",
+    "TextToSpeechPipeline": "mmspec.pipelines.text_to_speech",
     "TinyASRPipeline": "mmspec.pipelines.tiny_asr",
     "VisionLanguagePipeline": "mmspec.pipelines.vision_language",
+    "VideoARTransformer": "mmspec.image.video_ar",
+    "VideoPipeline": "mmspec.pipelines.video",
     "ModelMixin": "diffusers",
     "SchedulerMixin": "diffusers",
     "PreTrainedModel": "transformers",

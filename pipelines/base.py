@@ -65,6 +65,7 @@ class DecodeRequest:
         schedule: Another order of decoding, in place of a drafter; ``None`` is one cell after the other.
         row_length: Tokens per grid row, if the output is a grid.
         row_start: Order index of the grid's first token.
+        frame_length: Tokens per frame, if the output is a clip.
         grammar: Tokens that each order index allows; ``None`` allows all everywhere.
         token_ids: The model's own id of every token of the loop (V,); ``None`` where they are the same.
         prompt_ids: Prompt tokens in the target's vocabulary (B, P), right-padded with -1, if there are any.
@@ -82,6 +83,7 @@ class DecodeRequest:
     schedule: Schedule | None = None
     row_length: int | None = None
     row_start: int = 0
+    frame_length: int | None = None
     grammar: Grammar | None = None
     token_ids: Tensor | None = None
     prompt_ids: Tensor | None = None
@@ -279,7 +281,7 @@ class SpecPipeline(DiffusionPipeline):
             setup = DraftSetup(
                 num_rows=rows, vocab_size=target.vocab_size, device=device, max_new_tokens=budget,
                 needs_law=request.rule.needs_law, row_length=request.row_length, row_start=request.row_start,
-                grammar=target.grammar, prompt_ids=request.prompt_ids, draft_target=draft_target, runner=target,
+                frame_length=request.frame_length, grammar=target.grammar, prompt_ids=request.prompt_ids, draft_target=draft_target, runner=target,
             )  # fmt: skip
             costs = self.costs(request.guidance.branches)
             session, controller = drafter.session(setup), drafter.controller(costs)

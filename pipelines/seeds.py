@@ -52,3 +52,8 @@ def _from_generators(num_rows: int, generator: torch.Generator | Sequence[torch.
     if wrong := [g for g in generators if not isinstance(g, torch.Generator)]:
         raise TypeError(f"`generator` must hold torch.Generator objects, got {wrong[0]!r}.")
     return [int(torch.randint(_LIMIT - 1, (), generator=g, device=g.device)) for g in generators]
+
+
+def stretch_seed(seed: int, number: int) -> int:
+    """Seed of the ``number``-th stretch of a row that is decoded in several; the first one has the row's own."""
+    return (seed + number * 0x9E3779B97F4A7C15) % _LIMIT

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from mmspec.core.controllers import WIDTHS
 from mmspec.core.verify import Guarantee
 from mmspec.drafters.base import check_positive
 
+if TYPE_CHECKING:
+    from mmspec.pipelines.base import DecodeRequest
+
 _OTHER_SEEDS = 1 << 20
 
 
@@ -38,6 +41,14 @@ class ImageItem:
     seeds: tuple[int, ...]
     temperature: float | None = None
     top_k: int | None = None
+
+    def open(self, pipe: Any) -> DecodeRequest:
+        """The request by which ``pipe`` decodes these pictures."""
+        from mmspec.pipelines.image_call import ImageCall
+
+        prompts, seeds = list(self.prompts), list(self.seeds)
+        [request] = pipe._requests(ImageCall(prompts, seed=seeds, temperature=self.temperature, top_k=self.top_k))
+        return request
 
     @property
     def solo(self) -> list[ImageItem]:

@@ -9,28 +9,36 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.bench.report import ForwardTimes
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.sampling import process
+from mmspec.core.sampling import SamplingParams, process
 from mmspec.drafters.jacobi import JacobiDrafter
 
 if TYPE_CHECKING:
-    from mmspec.bench.image import ImageItem
+    from mmspec.pipelines.base import DecodeRequest
+
+
+class BenchItem(Protocol):
+    """What is decoded together; every suite has its own."""
+
+    def open(self, pipe: Any) -> DecodeRequest:
+        """The request by which ``pipe``, with its present parts, decodes it."""
+        ...
 
 
 @torch.no_grad()
-def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], turns: int = 3, repeats: int = 4) -> ForwardTimes:
+def forward_times(pipe: Any, item: BenchItem, widths: Sequence[int], turns: int = 3, repeats: int = 4) -> ForwardTimes:
     """Time the target's forward on half a picture of cache, which is the mean length over a run.
 
     The widths take turns of a few forwards each, so that a disturbance hits all of them and a forward meets the
     processor's caches as those of its own width leave them, which is how a decoding loop runs; the median counts.
     """
-    target, total = _open_target(pipe, item, max(widths))
+    target, total, _ = _open_target(pipe, item, max(widths))
     prefill = []
     for _ in range(3):
         start = _now(pipe)
@@ -50,16 +58,15 @@ def forward_times(pipe: Any, item: ImageItem, widths: Sequence[int], turns: int 
     return ForwardTimes(median(prefill), {width: median(values) for width, values in seconds.items()})
 
 
-def _open_target(pipe: Any, item: ImageItem, window: int) -> tuple[Any, int]:
-    """A session of the target on the prompts of ``item`` with room for ``window`` nodes, and the tokens of a picture."""
+def _open_target(pipe: Any, item: BenchItem, window: int) -> tuple[Any, int, SamplingParams]:
+    """A session of the target on ``item`` with room for ``window`` nodes, the tokens of an output, how they are drawn."""
     from mmspec.bench.methods import Parts
-    from mmspec.pipelines.image_call import ImageCall
 
     saved = Parts.of(pipe)
     try:
         Parts(JacobiDrafter(window=window), None).put(pipe)
-        [request] = pipe._requests(ImageCall(list(item.prompts), seed=list(item.seeds)))
-        return pipe.open_decoder(request).target, request.stopping.max_new_tokens
+        request = item.open(pipe)
+        return pipe.open_decoder(request).target, request.stopping.max_new_tokens, request.sampling
     finally:
         saved.put(pipe)
 
@@ -71,22 +78,17 @@ def _now(pipe: Any) -> float:
 
 
 @torch.no_grad()
-def bits_per_token(pipe: Any, item: ImageItem, tokens: Tensor) -> tuple[float, float]:
+def bits_per_token(pipe: Any, item: BenchItem, tokens: Tensor) -> tuple[float, float]:
     """Mean of -log2 p of ``tokens`` (B, N) in one teacher-forced pass: under the law that plain decoding draws from, and
     under that law without top-k and top-p.
 
     Samples of a lossless method have the same expectation as those of plain decoding: the entropy of that law. The
     first figure is infinite if there is a token that plain decoding never draws; the second one is always finite.
     """
-    from mmspec.core.sampling import SamplingParams
-
-    target, total = _open_target(pipe, item, 1)
+    target, total, sampling = _open_target(pipe, item, 1)
     first = target.prefill().logits
     tokens = tokens.to(first.device)
     rest = target.verify(Draft(tokens[:, : total - 1], DraftLaw.DETERMINISTIC), 1).logits
-    temperature = pipe.config.temperature if item.temperature is None else item.temperature
-    top_k = pipe.config.top_k if item.top_k is None else item.top_k
-    sampling = SamplingParams(temperature, top_k, pipe.config.top_p)
     logits = torch.cat([first, rest], dim=1)
     laws = (process(logits, params).log_softmax(-1) for params in (sampling, SamplingParams(sampling.temperature)))
     truncated, full = (float(-law.gather(-1, tokens[..., None]).mean()) / math.log(2) for law in laws)

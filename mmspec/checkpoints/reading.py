@@ -26,13 +26,14 @@ _WRAPPERS = ("model", "module", "state_dict")
 _INDEX_SUFFIX = ".index.json"
 
 
-def read_tensors(path: str | Path) -> dict[str, Tensor]:
+def read_tensors(path: str | Path, ignore: str | None = None) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name.
 
     Args:
         path: A ``.safetensors`` file, a ``torch.save`` file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``), the index file
             of a sharded checkpoint, or a folder that holds one of these. ``torch.save`` files may hold the
             state dict itself or have it under "model", "module" or "state_dict".
+        ignore: Leave out entries whose names contain this, tensors or not.
 
     Raises:
         ValueError: If the file is damaged, needs code to be run, or does not hold a state dict.
@@ -44,12 +45,28 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
     if path.name.endswith(_INDEX_SUFFIX):
-        return _read_shards(path)
+        return _read_shards(path, ignore)
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return {name: tensor for name, tensor in _read_safetensors(path).items() if not ignore or ignore not in name}
     if path.suffix in _PICKLED:
-        return _unwrap(_read_pickled(path), path)
+        return _unwrap(_read_pickled(path), path, ignore)
     raise ValueError(f"{path.name} is no checkpoint file; legal endings are .safetensors, {', '.join(_PICKLED)}.")
+
+
+def read_torchscript(path: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a TorchScript archive by name. Its methods are never called.
+
+    Raises:
+        ValueError: If the file is damaged or no TorchScript.
+        FileNotFoundError: If there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint at {path}.")
+    try:
+        return dict(torch.jit.load(str(path), map_location="cpu").state_dict())
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{path.name} is damaged or no TorchScript archive: {str(error).splitlines()[0]}") from error
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str) -> None:
@@ -88,7 +105,7 @@ def _find_in_folder(folder: Path) -> Path:
     return found[0]
 
 
-def _read_shards(index: Path) -> dict[str, Tensor]:
+def _read_shards(index: Path, ignore: str | None) -> dict[str, Tensor]:
     try:
         files: dict[str, str] = json.loads(index.read_text())["weight_map"]
     except (ValueError, KeyError, TypeError) as error:
@@ -97,8 +114,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     for file in sorted(set(files.values())):
         if Path(file).name != file or file.endswith(_INDEX_SUFFIX):
             raise ValueError(f"{index.name} names the shard {file!r}; shards must lie beside the index.")
-        tensors.update(read_tensors(index.parent / file))
-    if missing := files.keys() - tensors.keys():
+        tensors.update(read_tensors(index.parent / file, ignore))
+    if missing := {name for name in files if not ignore or ignore not in name} - tensors.keys():
         raise ValueError(f"{len(missing)} tensors of {index.name} are missing in the shards: {list_names(missing)}.")
     return tensors
 
@@ -137,13 +154,15 @@ def _blamed_line(reason: str) -> str:
     return (lines or reason.splitlines() or ["no reason given"])[0]
 
 
-def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
+def _unwrap(content: Any, path: Path, ignore: str | None) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise ValueError(f"{path.name} holds a {type(content).__name__} instead of a state dict.")
     for wrapper in _WRAPPERS:
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
             break
+    if ignore:
+        content = {name: value for name, value in content.items() if ignore not in str(name)}
     strangers = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
     if strangers or not content:
         raise ValueError(

@@ -8,9 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
-from mmspec.cli.loading import DEFAULT_IMAGE_MODEL, load_pipeline, load_recogniser, prompts_of, samples_of
+from mmspec.cli.loading import (
+    DEFAULT_IMAGE_MODEL,
+    load_pipeline,
+    load_recogniser,
+    load_video_pipeline,
+    load_voice,
+    prompts_of,
+    samples_of,
+)
 from mmspec.cli.output import complain, progress, say, show, tell_files
+from mmspec.cli.speak import DEFAULT_VOICE
 from mmspec.cli.transcribe import DEFAULT_SPEECH_MODEL
+from mmspec.cli.video import DEFAULT_VIDEO_MODEL
 
 app = typer.Typer(help="Measure methods against plain decoding of the same loop.", no_args_is_help=True)
 
@@ -131,6 +141,96 @@ def asr(
         bench.extra = bench_pair(*random_pair(), [item.file for item in recordings[:8]])
     with progress("recordings", len(recordings)) as on_item:
         report = run_speech_bench(pipe, bench, on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("tts")
+def tts(
+    model: options.Model = DEFAULT_VOICE,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Own sentence instead of the checkpoint's; may be repeated.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Sentences; default 20, or 3 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three methods and few sentences, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for tts.json and tts.png.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first sentence; the next have seed + 1, ...", min=0)] = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench speech synthesis: calls of talker and code predictor, codes per call, wall time, time to first audio.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's sound returned another.
+
+    [bold]Example[/]: mmspec bench tts --method default --method ratio --json tts.json
+    """
+    from mmspec.bench.tts import TtsBench, read_sentences, run_tts_bench
+    from mmspec.bench.tts_methods import choose_tts_methods
+    from mmspec.models.loading import local_folder
+
+    methods = choose_tts_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "tts.json", plot or out / "tts.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    count = items if items is not None else 3 if quick else 20
+    sentences = text or read_sentences(local_folder(model) or Path(model), count)
+    pipe = load_voice(model, device, dtype)
+    with progress("sentences", len(sentences)) as on_item:
+        report = run_tts_bench(pipe, TtsBench(model, methods, sentences, seed), on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("video")
+def video(
+    model: options.Model = DEFAULT_VIDEO_MODEL,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(help="Picture or clip to continue instead of the checkpoint's; may be repeated."),
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Clips per method; default 16, or 4 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Four methods and few clips, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for video.json and video.png.")] = None,
+    seed: options.FixedSeed = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench video methods: forwards, wall time, share of the physical limit, equality with plain decoding.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's tokens returned others.
+
+    [bold]Example[/]: mmspec bench video --method default --method sjd --json bench.json
+    """
+    from mmspec.bench.video import VideoBench, read_samples, run_video_bench
+    from mmspec.bench.video_methods import choose_video_methods
+    from mmspec.models.loading import local_folder
+
+    methods = choose_video_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "video.json", plot or out / "video.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    samples = [(path, None) for path in source] if source else read_samples(local_folder(model) or Path(model))
+    count = items if items is not None else 4 if quick else 16
+    bench = VideoBench(model=model, methods=methods, samples=samples, items=count, seed=seed)
+    pipe = load_video_pipeline(model, device, dtype)
+    with progress("clips", count) as on_item:
+        report = run_video_bench(pipe, bench, on_item)
     show(report.table())
     say("* what the checkpoint recommends")
     _finish(report, json_file, plot)

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.convert_video import cosmos_ar, cosmos_dv
 from mmspec.cli.output import say, tell_files
 
 app = typer.Typer(help="Convert released files to folders that the pipelines load.", no_args_is_help=True)
+app.command("cosmos-dv")(cosmos_dv)
+app.command("cosmos-ar")(cosmos_ar)
 
 
 @app.callback()
@@ -104,6 +107,25 @@ def chameleon_vq(
     convert_chameleon_vq(checkpoint, output, dtype=None if dtype is None else pick_dtype(dtype))
     tell_files([output])
     say(f'Load with: ChameleonPipeline.from_pretrained(MODEL, vq="{output}", style="anole" or "lumina")')
+
+
+@app.command("qwen3-tts")
+def qwen3_tts(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a Qwen3-TTS release, with config.json.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    dtype: Annotated[str | None, typer.Option(help="Type of the weights; default as stored.")] = None,
+) -> None:
+    """Convert talker and code predictor of Qwen3-TTS; nothing is written if a tensor is missing or unexpected.
+
+    [bold]Example[/]: mmspec convert qwen3-tts Qwen3-TTS-12Hz-0.6B-Base qwen3-tts-talker
+    """
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(f"{checkpoint} is no folder; name the folder of a release.")
+    from mmspec.checkpoints.qwen3_tts import convert_qwen3_tts
+    from mmspec.runner.device import pick_dtype
+
+    convert_qwen3_tts(checkpoint, output, None if dtype is None else pick_dtype(dtype))
+    tell_files([output])
 
 
 def parse_size(text: str) -> int | tuple[int, int]:

@@ -44,7 +44,7 @@ def image(
 
     [bold]Example[/]: mmspec image "red apple, noto style" --seed 7 --num-images 4 --out apples
     """
-    _check_method(plain, drafter, acceptance, schedule, assignments)
+    check_method(plain, drafter, acceptance, schedule, assignments)
     conditions = _conditions(prompts, class_label)
     check_target(out, len(conditions) * num_images, overwrite)
     pipe = load_pipeline(model, device, dtype)
@@ -69,7 +69,8 @@ def image(
     say(str(output.stats))
 
 
-def _check_method(plain: bool, *chosen: str | list[str] | None) -> None:
+def check_method(plain: bool, *chosen: str | list[str] | None) -> None:
+    """Raise ValueError if plain decoding is asked for together with parts of a speculative method."""
     if plain and any(chosen):
         raise ValueError(f"--plain decodes without speculation; leave out --{' and --'.join((*KINDS, 'set'))}.")
 

@@ -44,6 +44,36 @@ def load_recogniser(model: str, device: str = "auto", dtype: str = "auto") -> An
     return pipe
 
 
+def load_voice(model: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """Load the text-to-speech pipeline ``model`` onto ``device``."""
+    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
+
+    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+    from mmspec.runner.device import pick_device, pick_dtype
+
+    quiet_diffusers()
+    place = pick_device(device)
+    pipe = TextToSpeechPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def load_video_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """Load the video model ``model`` onto ``device``; a progress bar of decoding only where a person sees it."""
+    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
+    from transformers.utils.logging import disable_progress_bar as quiet_transformers
+
+    from mmspec.pipelines.video import VideoPipeline
+    from mmspec.runner.device import pick_device, pick_dtype
+
+    quiet_diffusers()
+    quiet_transformers()
+    place = pick_device(device)
+    pipe = VideoPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe.set_progress_bar_config(disable=not is_terminal(), leave=False)
+    return pipe
+
+
 def set_method(
     pipe: Any, drafter: str | None, acceptance: str | None, assignments: Sequence[str], schedule: str | None = None
 ) -> None:

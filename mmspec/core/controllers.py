@@ -5,6 +5,7 @@ A width never changes the tokens of a SAME_TOKENS rule; it only changes how fast
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,6 +68,28 @@ class AIMDController:
     def observe(self, report: RoundReport) -> None:
         full = min(report.emitted) >= report.width
         self.width = min(self.largest, self.width + 2) if full else max(2, self.width - 1)
+
+
+@dataclass
+class AdaptiveController:
+    """``margin`` times the mean number of tokens that a round brought, between ``least`` and ``largest`` nodes.
+
+    It looks at accepted counts only; the first rounds are as wide as allowed, so that the mean starts high enough.
+    """
+
+    largest: int = 256
+    least: int = 16
+    margin: float = 1.5
+    decay: float = 0.8
+    _mean: float | None = None
+
+    def plan(self, limit: int, rows: int) -> int:
+        wanted = self.largest if self._mean is None else math.ceil(self.margin * self._mean)
+        return max(1, min(max(wanted, self.least), self.largest, limit))
+
+    def observe(self, report: RoundReport) -> None:
+        emitted = sum(report.emitted) / len(report.emitted)
+        self._mean = emitted if self._mean is None else self.decay * self._mean + (1 - self.decay) * emitted
 
 
 @dataclass

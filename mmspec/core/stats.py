@@ -51,6 +51,7 @@ class DecodeStats:
         seeds: Seed of each row; run one alone to get the same sample again.
         step_tv_bound: Total variation that no step exceeds, where the rule promises one.
         step_tv_max: The largest that was measured.
+        calls: Sequential calls of the parts of a target that has several, by name.
     """
 
     method: str = "plain"
@@ -67,6 +68,7 @@ class DecodeStats:
     measured_tokens: int = 0
     accepted_at_depth: list[int] = field(default_factory=list)
     drafted_at_depth: list[int] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)
 
     @property
     def deviation(self) -> dict[str, float] | None:
@@ -189,6 +191,7 @@ class DecodeStats:
             "step_tv_bound": self.step_tv_bound,
             "sequence_tv": self.sequence_tv,
             "regrets": [row.regret for row in self.rows],
+            "calls": dict(self.calls),
         }
 
     def __str__(self) -> str:
@@ -212,6 +215,8 @@ def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
         merged.add_deviation(part.measured_tokens, **part.deviation_sums)
         for key, value in part.seconds.items():
             merged.seconds[key] = merged.seconds.get(key, 0.0) + value
+        for name, count in part.calls.items():
+            merged.calls[name] = merged.calls.get(name, 0) + count
         for width, count in part.widths.items():
             merged.widths[width] = merged.widths.get(width, 0) + count
         for name in ("accepted_at_depth", "drafted_at_depth"):
@@ -220,3 +225,20 @@ def merge_stats(parts: list[DecodeStats]) -> DecodeStats:
             padded = [[*d, *[0] * (size - len(d))] for d in (mine, more_depths)]
             setattr(merged, name, [a + b for a, b in zip(*padded, strict=True)])
     return merged
+
+
+def join_stretches(parts: list[DecodeStats]) -> DecodeStats:
+    """Join the stats of stretches that continue the same rows: the counts of a row add up."""
+    joined = merge_stats(parts)
+    count = len(parts[0].rows)
+    joined.seeds = list(parts[0].seeds)
+    joined.rows = [_add_rows([part.rows[row] for part in parts if row < len(part.rows)]) for row in range(count)]
+    return joined
+
+
+def _add_rows(rows: list[RowStats]) -> RowStats:
+    total = RowStats(finish_reason=rows[-1].finish_reason)
+    for row in rows:
+        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret"):
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    return total

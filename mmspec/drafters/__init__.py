@@ -11,6 +11,7 @@ DRAFTERS = Registry(
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",
+        "residual": "mmspec.speech.residual_drafter:ResidualDrafter",
         "spatial": "mmspec.drafters.spatial:SpatialDrafter",
     },
 )

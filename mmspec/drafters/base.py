@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmspec.core.controllers import (
     WIDTHS,
+    AdaptiveController,
     AIMDController,
     Controller,
     CostAwareController,
@@ -27,7 +28,7 @@ from mmspec.core.drafting import DraftSession
 from mmspec.core.grammar import Grammar
 from mmspec.core.target import DraftTarget
 
-CONTROLLERS = ("aimd", "cost-aware", "fixed")
+CONTROLLERS = ("adaptive", "aimd", "cost-aware", "fixed")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class DraftSetup:
         needs_law: Whether the acceptance rule wants ``log_q``.
         row_length: Tokens per grid row, row-end marks included; ``None`` for targets without a grid.
         row_start: Order index of the grid's first token; a header may come before it.
+        frame_length: Tokens per frame of a clip, which begins at order index 0; ``None`` for other targets.
         grammar: Tokens that each order index allows; ``None`` allows all everywhere.
         prompt_ids: Prompt tokens (B, P), right-padded with -1, in the target's own vocabulary; ``None`` if it has none.
         draft_target: Opens a session of another model on the same prompts, for model drafters.
@@ -53,6 +55,7 @@ class DraftSetup:
     needs_law: bool = False
     row_length: int | None = None
     row_start: int = 0
+    frame_length: int | None = None
     grammar: Grammar | None = None
     prompt_ids: Tensor | None = None
     draft_target: Callable[[Any], DraftTarget] | None = None
@@ -103,6 +106,8 @@ def make_controller(kind: str, width: int, costs: CostCurve, prior: dict[str, fl
     """Build the controller called ``kind`` for drafts of at most ``width`` nodes."""
     if kind == "fixed":
         return FixedController(width)
+    if kind == "adaptive":
+        return AdaptiveController(largest=width)
     if kind == "aimd":
         return AIMDController(width=min(6, width), largest=width)
     curve = {int(w): t for w, t in prior.items()} if prior else {w: (1 + w**0.5) / 2 for w in WIDTHS}

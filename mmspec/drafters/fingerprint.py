@@ -57,8 +57,8 @@ def check_fingerprint(wanted: dict[str, Any], network: Any) -> None:
 
 def _refuse(reason: str) -> None:
     raise ValueError(
-        f"`drafter` was made for another target: {reason}. Load the drafter of this checkpoint, or train one with "
-        "`mmspec train`."
+        f"`drafter` was made for another target: {reason}. Load the drafter of this checkpoint, or train one for it "
+        "with `mmspec train`."
     )
 
 

@@ -6,6 +6,13 @@
     mix        the token above with probability 1 - mix, else uniform; law (1 - mix) one-hot + mix / V
     law        a draw, with the slot's own noise, from the newest law before the slot
 
+In clips, with an offset of one frame instead of one row; the first frame looks at the last one of the prompt:
+
+    copy-frame the nearest known token at the same place of an earlier frame
+    mix-frame  that token with probability 1 - mix, else uniform; law as of ``mix``
+    law-frame  a draw, with the slot's own noise, from the newest law of the same place one frame before, see
+               :mod:`mmspec.drafters.frame_laws`; where there is none yet, ``mix-frame``
+
 With a grammar, guesses keep to what their slot allows: a draw is a draw among the allowed tokens, and a copied token
 that its slot does not allow is replaced by a uniform one.
 
@@ -20,23 +27,28 @@ from torch import Tensor
 from mmspec.core.grammar import Grammar
 from mmspec.core.noise import Stream
 from mmspec.core.verify import RoundContext
+from mmspec.drafters.frame_laws import FrameLaws
 
 INITIALIZERS = ("copy-left", "copy-up", "law", "mix", "uniform")
+FRAME_INITIALIZERS = ("copy-frame", "law-frame", "mix-frame")
+"""Those that need a target whose output is a clip."""
 
 
 class Initializer:
     """Guess the tokens of unfilled slots.
 
     Args:
-        kind: One of :data:`INITIALIZERS`.
+        kind: One of :data:`INITIALIZERS` or :data:`FRAME_INITIALIZERS`.
         vocab_size: Number of tokens V.
         row_length: Tokens per grid row. A target without a grid is one endless row: there is nothing above.
         mix: Uniform share of ``mix``.
         row_start: Order index of the grid's first token.
         grammar: Tokens that each order index allows.
+        frame_length: Tokens per frame of a clip, whose frames begin at multiples of it; ``None`` for other targets.
+        prompt_ids: Tokens (B, P) right before the first new one, read where nothing new lies that far back.
 
     Raises:
-        ValueError: If ``copy-up`` is asked of a target without a grid.
+        ValueError: If ``copy-up`` is asked of a target without a grid, or a frame initialiser of one without frames.
     """
 
     def __init__(
@@ -47,7 +59,11 @@ class Initializer:
         mix: float,
         row_start: int = 0,
         grammar: Grammar | None = None,
+        frame_length: int | None = None,
+        prompt_ids: Tensor | None = None,
     ) -> None:
+        if kind in FRAME_INITIALIZERS and (frame_length is None or grammar is not None):
+            raise ValueError(f"`initializer` {kind!r} needs a target that makes clips of codes alone.")
         if kind == "copy-up" and row_length is None:
             raise ValueError(
                 "`initializer` 'copy-up' needs a target with a grid; use 'copy-left', 'uniform' or 'law'."
@@ -55,6 +71,13 @@ class Initializer:
         self.kind, self.vocab_size, self.row_length, self.mix = kind, vocab_size, row_length, mix
         self.row_start, self.grammar = row_start, grammar
         self.needs_scores = kind == "law"
+        self.laws = FrameLaws(frame_length, vocab_size) if kind == "law-frame" and frame_length else None
+        # how far back a copied token lies; a row of one token means that what is above is what came before
+        self.distance = frame_length if kind in FRAME_INITIALIZERS and frame_length else row_length or 1
+        # only in clips is what came before the first new token of the same kind: elsewhere it is text, and padded
+        before = prompt_ids if kind in FRAME_INITIALIZERS else None
+        enough = before is not None and before.shape[1] >= self.distance
+        self.before = before[:, -self.distance :] if before is not None and enough else None
         self._copies: Tensor | None = None  # (B, order indices), hashed once for many rounds
 
     def __call__(
@@ -73,20 +96,26 @@ class Initializer:
             assert scores is not None
             return self._newest_law(context, scores, count, allowed, needs_law)
         copied = self._copy(context, slots, filled, count)
-        if self.kind != "mix" and allowed is None:
+        mixes = self.kind in ("mix", "mix-frame", "law-frame")
+        if not mixes and allowed is None:
             return copied, self._mixture(copied, 0.0) if needs_law else None
         uniform, share = self._uniform(context, count, allowed), 0.0
         guesses, legal = copied, None
-        if self.kind == "mix":
+        if mixes:
             share = self.mix
             guesses = torch.where(self._uses_copy(context, count), copied, uniform)
         if allowed is not None:
             legal = allowed.gather(-1, copied[..., None])  # (B, C, 1)
             guesses = torch.where(legal[..., 0], guesses, uniform)
-        if not needs_law:
-            return guesses, None
-        law = self._mixture(copied, share, allowed)
-        return guesses, law if legal is None else torch.where(legal, law, self._uniform_law(filled, count, allowed))
+        law = self._mixture(copied, share, allowed) if needs_law else None
+        if law is not None and legal is not None:
+            law = torch.where(legal, law, self._uniform_law(filled, count, allowed))
+        if self.laws is None or self.laws.tokens is None:
+            return guesses, law
+        place = self._place(context, count)
+        drawn, newer = self.laws.guess(context, place)
+        kept = self.laws.covered(place)
+        return torch.where(kept, drawn, guesses), None if law is None else torch.where(kept[..., None], newer, law)
 
     @staticmethod
     def _place(context: RoundContext, count: int) -> Tensor:
@@ -121,10 +150,14 @@ class Initializer:
         """Keep the rows listed in ``rows``."""
         if self._copies is not None:
             self._copies = self._copies[rows]
+        if self.before is not None:
+            self.before = self.before[rows]
+        if self.laws is not None:
+            self.laws.select_rows(rows)
 
     def _copy(self, context: RoundContext, slots: Tensor, filled: Tensor, count: int) -> Tensor:
         """Token of the nearest known neighbour of each of the first ``count`` slots (B, C)."""
-        length = self.row_length or 1  # rows of one token: what is above is what came before
+        length = self.distance
         slot = torch.arange(count, device=slots.device)
         ahead = (slot - filled[:, None]).clamp_min_(0)  # (B, C) places behind the first unknown one
         if self.kind == "copy-left" and self.row_length is not None:
@@ -135,18 +168,22 @@ class Initializer:
             source = torch.where(anchor >= 0, above, filled[:, None] - 1)
         else:
             source = slot - length * (torch.div(ahead, length, rounding_mode="floor") + 1)
-        if context.lowest < length + self.row_start:  # nothing is above the first row
+        if self.before is None and context.lowest < length + self.row_start:  # nothing is above the first row
             source = torch.where(source < (self.row_start - context.generated)[:, None], filled[:, None] - 1, source)
         history = torch.cat([self._newest(context, length), slots], dim=1)
         return history.gather(1, source + length)
 
-    @staticmethod
-    def _newest(context: RoundContext, count: int) -> Tensor:
-        """The ``count`` last committed tokens of each row (B, count); what lies before the first one is undefined."""
+    def _newest(self, context: RoundContext, count: int) -> Tensor:
+        """The ``count`` last known tokens of each row (B, count), those of the prompt included.
+
+        What lies before the first one is undefined.
+        """
         if context.lowest == context.highest >= count:
             return context.tokens[:, context.lowest - count : context.lowest]
         place = context.generated[:, None] + torch.arange(-count, 0, device=context.tokens.device)
-        return context.tokens.gather(1, place.clamp_min_(0))
+        if self.before is None:
+            return context.tokens.gather(1, place.clamp_min_(0))
+        return torch.cat([self.before, context.tokens], dim=1).gather(1, place + count)
 
     @staticmethod
     def _uniform(context: RoundContext, count: int, allowed: Tensor | None) -> Tensor:

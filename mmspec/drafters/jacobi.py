@@ -30,7 +30,7 @@ from mmspec.core.sampling import draw, draw_by_inversion, process
 from mmspec.core.target import TargetOutput
 from mmspec.core.verify import RoundContext, Verdict, residual
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
-from mmspec.drafters.initializers import INITIALIZERS, Initializer
+from mmspec.drafters.initializers import FRAME_INITIALIZERS, INITIALIZERS, Initializer
 
 COUPLINGS = ("gumbel", "independent", "maximal")
 
@@ -41,10 +41,13 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
     Args:
         window: Most nodes of a forward, the last committed token included; 1 is plain decoding.
         coupling: ``gumbel``, ``maximal`` or ``independent``, see the module's table.
-        initializer: Guess for slots that enter the window: ``uniform``, ``copy-left``, ``copy-up``, ``mix`` or ``law``.
-        mix: Share of uniform guesses of the ``mix`` initialiser, in [0, 1].
-        controller: ``cost-aware`` picks the width with the most tokens per second on this machine; ``fixed``, ``aimd``.
+        initializer: Guess for slots that enter the window: ``uniform``, ``copy-left``, ``copy-up``, ``mix`` or ``law``;
+            for clips also ``copy-frame``, ``mix-frame`` or ``law-frame``.
+        mix: Share of uniform guesses of the ``mix`` initialisers, in [0, 1].
+        controller: ``cost-aware`` picks the width with the most tokens per second on this machine; ``adaptive`` takes
+            1.5 times the mean accepted run; ``fixed``, ``aimd``.
         prior: Tokens per forward by window, measured when the checkpoint was made; a start for ``cost-aware``.
+        within_frame: Whether windows end with the frame of a clip, so that no guess looks beyond it.
 
     Raises:
         TypeError, ValueError: For an unknown name or a value out of range.
@@ -63,13 +66,14 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
         mix: float = 0.3,
         controller: str = "cost-aware",
         prior: dict[str, float] | None = None,
+        within_frame: bool = False,
     ) -> None:
         check_positive("window", window)
         check_controller(controller)
         if coupling not in COUPLINGS:
             raise ValueError(f"Unknown `coupling` {coupling!r}; choose one of {', '.join(COUPLINGS)}.")
-        if initializer not in INITIALIZERS:
-            raise ValueError(f"Unknown `initializer` {initializer!r}; choose one of {', '.join(INITIALIZERS)}.")
+        if initializer not in (legal := (*INITIALIZERS, *FRAME_INITIALIZERS)):
+            raise ValueError(f"Unknown `initializer` {initializer!r}; choose one of {', '.join(legal)}.")
         if not 0 <= mix <= 1:
             raise ValueError(f"`mix` must lie in [0, 1], got {mix}.")
         self.law = DraftLaw.SAMPLED if coupling == "independent" else DraftLaw.COUPLED
@@ -85,18 +89,27 @@ class JacobiDrafter(SchedulerMixin, ConfigMixin, Drafter):
     def session(self, setup: DraftSetup) -> DraftSession:
         config = self.config
         initializer = Initializer(
-            config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar
-        )
-        return JacobiSession(config.coupling, initializer, self.law, setup)
+            config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar,
+            setup.frame_length, setup.prompt_ids,
+        )  # fmt: skip
+        if config.within_frame and setup.frame_length is None:
+            raise ValueError("`within_frame` needs a target that makes clips.")
+        frame = setup.frame_length if config.within_frame else None
+        return JacobiSession(config.coupling, initializer, self.law, setup, frame)
 
 
 class JacobiSession:
-    """Window of one call: ``slots`` (B, L) guesses of the tokens after the root, the first ``filled`` (B,) are real."""
+    """Window of one call: ``slots`` (B, L) guesses of the tokens after the root, the first ``filled`` (B,) are real.
+
+    With a ``frame``, its tokens, windows end where a frame does.
+    """
 
     forwards = 0
 
-    def __init__(self, coupling: str, initializer: Initializer, law: DraftLaw, setup: DraftSetup) -> None:
-        self.coupling, self.initializer, self.law = coupling, initializer, law
+    def __init__(
+        self, coupling: str, initializer: Initializer, law: DraftLaw, setup: DraftSetup, frame: int | None = None
+    ) -> None:
+        self.coupling, self.initializer, self.law, self.frame = coupling, initializer, law, frame
         self.needs_law = setup.needs_law or coupling == "maximal"
         self.slots = torch.zeros(setup.num_rows, 0, dtype=torch.long, device=setup.device)
         self.filled = torch.zeros(setup.num_rows, dtype=torch.long, device=setup.device)
@@ -107,9 +120,12 @@ class JacobiSession:
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         if self.initializer.needs_scores:
             self.last_scores = process(output.logits[:, -1], context.sampling)
+        if self.initializer.laws is not None:  # of the first token, which is committed already
+            scores = process(output.logits[:, -1:], context.sampling)
+            self.initializer.laws.store(context.generated - 1, scores.log_softmax(-1))
 
     def propose(self, context: RoundContext, width: int) -> Draft:
-        count = width - 1
+        count = self._within_frame(context, width - 1)
         if self.slots.shape[1] < count:
             extra = count - self.slots.shape[1]
             self.slots = torch.nn.functional.pad(self.slots, (0, extra))
@@ -125,7 +141,20 @@ class JacobiSession:
             if self.log_q is not None and log_q is not None:
                 self.log_q[:, :count] = torch.where(empty[..., None], log_q, self.log_q[:, :count])
         tokens = torch.cat([context.root[:, None], self.slots[:, :count]], dim=1)
-        return Draft(tokens, self.law, log_q=self._padded_law(count))
+        return Draft(tokens, self.law, valid=self._valid(context, count), log_q=self._padded_law(count))
+
+    def _within_frame(self, context: RoundContext, count: int) -> int:
+        """At most ``count`` slots, no more than any row has in its frame, as far as the host knows."""
+        if self.frame is None or context.lowest // self.frame != context.highest // self.frame:
+            return count if self.frame is None else min(count, self.frame)
+        return min(count, self.frame - context.lowest % self.frame)
+
+    def _valid(self, context: RoundContext, count: int) -> Tensor | None:
+        """Nodes within the frame of each row (B, N); ``None`` if all are."""
+        if self.frame is None or context.lowest == context.highest:
+            return None
+        room = self.frame - context.generated % self.frame
+        return torch.arange(count + 1, device=room.device) <= room[:, None]
 
     def _padded_law(self, count: int) -> Tensor | None:
         if self.log_q is None:
@@ -140,15 +169,22 @@ class JacobiSession:
         if self.log_q is not None and log_p is not None:
             self.log_q = log_p if whole else torch.cat([log_p, self.log_q[:, draft.num_nodes :]], dim=1)
         if self.initializer.needs_scores:
-            self.last_scores = self._newest_scores(context, output.logits)
+            self.last_scores = self._newest_scores(context, output.logits, draft.valid)
+        if self.initializer.laws is not None:
+            log_laws = process(output.logits, context.sampling).log_softmax(-1) if log_p is None else log_p
+            self.initializer.laws.store(context.generated, log_laws, draft.valid)
         by = verdict.num_accepted + 1
         self._shift(by)
-        self.filled = draft.num_nodes - by if whole else (self.filled.clamp_min(draft.num_nodes) - by).clamp_min(0)
+        # a row's nodes, not the batch's: what was guessed beyond them depends on other rows
+        reach = torch.full_like(by, draft.num_nodes) if draft.valid is None else draft.valid.sum(-1)
+        self.filled = (reach if whole else torch.maximum(self.filled, reach)) - by
+        self.filled = self.filled.clamp_min(0)
 
-    def _newest_scores(self, context: RoundContext, logits: Tensor) -> Tensor:
-        """Scores (B, V) of the last node whose next slot is free; forced ones say nothing about others."""
+    def _newest_scores(self, context: RoundContext, logits: Tensor, valid: Tensor | None) -> Tensor:
+        """Scores (B, V) of the last node of each row whose next slot is free; forced ones say nothing about others."""
         if self.grammar is None:
-            return process(logits[:, -1], context.sampling)
+            last = -1 if valid is None else valid.sum(-1) - 1
+            return process(logits[torch.arange(len(logits), device=logits.device), last], context.sampling)
         nodes = torch.arange(logits.shape[1], device=logits.device)
         free = self.grammar.forced_at(context.generated[:, None] + nodes) < 0  # (B, N)
         last = torch.where(free, nodes, -1).amax(-1)
@@ -183,7 +219,12 @@ class JacobiSession:
         log_ratio = (log_p[:, :count].gather(-1, old) - draft.log_q[:, :count].gather(-1, old))[..., 0]
         nodes = torch.arange(count, device=log_p.device)
         keep = context.noise.uniform(Stream.AUXILIARY, context.rounds[:, None], nodes[None]).log() < log_ratio
-        laws = torch.cat([residual(p[:, :count], draft.log_q[:, :count].exp()), p[:, count:]], dim=1)
+        corrections = residual(p[:, :count], draft.log_q[:, :count].exp())
+        if draft.valid is not None:  # beyond a row's own nodes there is nothing to keep, whatever other rows draft
+            there = draft.valid[:, 1:]
+            keep = keep & there
+            corrections = torch.where(there[..., None], corrections, p[:, :count])
+        laws = torch.cat([corrections, p[:, count:]], dim=1)
         drawn = draw_by_inversion(laws, fresh)
         return torch.cat([torch.where(keep, old[..., 0], drawn[:, :count]), drawn[:, count:]], dim=1)
 

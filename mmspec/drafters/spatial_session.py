@@ -67,7 +67,7 @@ class SpatialSession(JacobiSession):
         if self.log_q is not None and log_p is not None and law is not None:
             self.log_q = self._joined(self.log_q, log_p, law, own, size)
         if self.initializer.needs_scores:
-            self.last_scores = self._newest_scores(context, output.logits)
+            self.last_scores = self._newest_scores(context, output.logits, draft.valid)
         by = verdict.num_accepted + 1
         self._shift(by)
         self.own = own - by

@@ -33,26 +33,29 @@ class SpecCache:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._flat = self.lengths
+        self._rows: Tensor | None = None
         self.visible = 0
 
     @property
     def num_rows(self) -> int:
         return len(self.lengths)
 
-    def plan(self, num_nodes: int, visible: int, offsets: Tensor | None = None) -> None:
+    def plan(self, num_nodes: int, visible: int, offsets: Tensor | None = None, only: Tensor | None = None) -> None:
         """Let the next forward write ``num_nodes`` slots behind each row's length and read the first ``visible``.
 
-        ``offsets`` (N,) counts the slots from the length on; without it they follow one another.
+        ``offsets`` (N,) counts the slots from the length on; without it they follow one another. ``only`` (r,) lists
+        the rows that the forward runs; without it all.
         """
         if visible > self.capacity:
             raise ValueError(f"The cache has {self.capacity} slots per row, but {visible} are needed.")
-        rows = torch.arange(self.num_rows, device=self.lengths.device) * self.capacity
+        rows = torch.arange(self.num_rows, device=self.lengths.device) if only is None else only
         nodes = torch.arange(num_nodes, device=self.lengths.device) if offsets is None else offsets
-        self._flat = (rows[:, None] + self.lengths[:, None] + nodes).flatten()
-        self.visible = visible
+        first = rows * self.capacity + (self.lengths if only is None else self.lengths[only])
+        self._flat = (first[:, None] + nodes).flatten()
+        self._rows, self.visible = only, visible
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store ``key`` and ``value`` (R, H, N, P) of ``layer``; return the visible (R, H, S', P)."""
+        """Store ``key`` and ``value`` (R, H, N, P) of ``layer``; return the visible (R, H, S', P), of planned rows only."""
         if layer == len(self.keys):
             shape = (self.num_rows, self.capacity, key.shape[1])
             # zeros, since 0 * nan from an unwritten slot would poison the row even where the mask hides it
@@ -61,7 +64,8 @@ class SpecCache:
         pair = []
         for store, new in ((self.keys[layer], key), (self.values[layer], value)):
             store.flatten(0, 1).index_copy_(0, self._flat, new.transpose(1, 2).flatten(0, 1))
-            pair.append(store[:, : self.visible].transpose(1, 2))
+            seen = store[:, : self.visible] if self._rows is None else store[self._rows, : self.visible]
+            pair.append(seen.transpose(1, 2))
         return pair[0], pair[1]
 
     def commit(self, num_kept: Tensor, path: Tensor | None = None) -> None:

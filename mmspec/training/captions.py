@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -62,10 +62,15 @@ def all_captions(classes: tuple[str, ...]) -> Iterator[str]:
 
 
 def train_tokenizer(classes: tuple[str, ...], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over the captions: any text encodes, case and punctuation do not matter.
+    """A tokenizer of the captions of ``classes``, see :func:`train_bpe`."""
+    return train_bpe(all_captions(classes), vocab_size, max_length)
+
+
+def train_bpe(corpus: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over captions: any text encodes, case and punctuation do not matter.
 
     Args:
-        classes: Class names whose emoji make the corpus.
+        corpus: The captions.
         vocab_size: Number of pieces, at least 258 (all bytes, padding and the end).
         max_length: Tokens a caption is cut to, the end token included.
 
@@ -89,7 +94,7 @@ def train_tokenizer(classes: tuple[str, ...], vocab_size: int, max_length: int) 
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=[PAD, END], initial_alphabet=sorted(alphabet), show_progress=False
     )
-    tokenizer.train_from_iterator(all_captions(classes), trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
     )

@@ -39,18 +39,26 @@ class Corruption:
             raise ValueError(f"The shares of {self} must be at least 0 and together at most 1.")
 
 
-def corrupt(codes: Tensor, grid_width: int, num_codes: int, shares: Corruption, generator: torch.Generator) -> Tensor:
+def corrupt(
+    codes: Tensor,
+    grid_width: int,
+    num_codes: int,
+    shares: Corruption,
+    generator: torch.Generator,
+    frame_length: int | None = None,
+) -> Tensor:
     """Corrupt ``codes`` by the expected ``shares``.
 
     A replaced code becomes, with equal chances, a random code, its left neighbour, the code above, or another row's
-    code at the same position.
+    code at the same position; in a clip also the code at its place one frame before.
 
     Args:
-        codes: Image codes (R, N) in raster order.
+        codes: Image or video codes (R, N) in raster order.
         grid_width: Codes per image row.
         num_codes: Size of the codebook.
         shares: How many rows are corrupted, and how.
         generator: Source of all random numbers.
+        frame_length: Codes per frame of a clip; its first frame is given, so it is never corrupted.
 
     Returns:
         New codes (R, N); ``codes`` is left alone.
@@ -75,7 +83,10 @@ def corrupt(codes: Tensor, grid_width: int, num_codes: int, shares: Corruption, 
     other = codes[torch.randperm(rows, generator=generator)]
     # neighbours of a lost context would give the picture away
     left, above = (torch.where(is_lost, noise, source) for source in (left, above))
-    sources = torch.stack([noise, left, above, other])  # (4, R, N)
-    choice = torch.randint(4, (rows, length), generator=generator)
+    sources = [noise, left, above, other]  # each (R, N)
+    if frame_length is not None:
+        replaced = replaced & (position >= frame_length)
+        sources.append(torch.cat([noise[:, :frame_length], codes[:, :-frame_length]], dim=1))
+    choice = torch.randint(len(sources), (rows, length), generator=generator)
     choice = torch.where(is_lost & (uniform(rows, 1) < 0.5), 3, choice)
-    return torch.where(replaced, sources.gather(0, choice[None])[0], codes)
+    return torch.where(replaced, torch.stack(sources).gather(0, choice[None])[0], codes)

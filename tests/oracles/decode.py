@@ -35,6 +35,7 @@ def decode(
     prompt_ids: Tensor | None = None,
     grammar: Grammar | None = None,
     row_start: int = 0,
+    frame_length: int | None = None,
 ) -> tuple[Tensor, DecodeStats]:
     """Decode ``len(seeds)`` rows; plain without a drafter. ``drafter`` may also be a ready session."""
     sampling = sampling or SamplingParams()
@@ -47,7 +48,7 @@ def decode(
         setup = DraftSetup(
             num_rows=len(seeds), vocab_size=target.vocab_size, device=seeds.device, max_new_tokens=max_new_tokens,
             needs_law=rule.needs_law, row_length=row_length, draft_target=draft_target, prompt_ids=prompt_ids,
-            grammar=grammar, row_start=row_start, runner=target,
+            grammar=grammar, row_start=row_start, runner=target, frame_length=frame_length,
         )  # fmt: skip
         session = drafter.session(setup)
         controller = FixedController(width) if width else drafter.controller(flat_costs())

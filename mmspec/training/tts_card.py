@@ -1,0 +1,121 @@
+"""The model card of the embedded voice, filled with what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+
+NOTICE = """\
+The weights in this folder are licensed under the Creative Commons Attribution-ShareAlike 3.0 licence (see LICENSE); the
+code of mmspec is not. They imitate the voice of the recordings that they were made from:
+
+    Asterisk core sounds, version 1.6.1, published by Digium, Inc.
+    English: copyright 2003-2010 Allison Smith (http://www.theivrvoice.com), CC-BY-SA-3.0.
+    Debian packages asterisk-core-sounds-en and asterisk-core-sounds-en-g722. Decoded from G.722 and trimmed.
+
+The recordings are not part of this folder.
+"""
+
+CARD = """\
+---
+license: cc-by-sa-3.0
+language: en
+library_name: mmspec
+pipeline_tag: text-to-speech
+tags: [text-to-speech, speculative-decoding, residual-vector-quantization]
+---
+
+# mmspec/tiny-tts
+
+A very small voice: a talker and a code predictor in the layout of Qwen3-TTS, and a codec with {books} codes a frame. It exists so
+that mmspec's demonstration, tests and benchmarks run a real, trained model anywhere, in seconds, without a download. It was over-fitted on
+purpose to {recordings} telephone prompts ({minutes:.1f} minutes) of one speaker: it repeats those, and other texts badly.
+
+Input: characters (a-z, apostrophe, space, comma, full stop). Numbers and a few symbols are spelt out first.
+
+## Parts
+
+| folder | what | parameters | stored |
+| --- | --- | --- | --- |
+| `talker` | {layers} layers, width {width}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
+| `codec` | {frame_rate:g} frames a second, {books} codebooks of {codes}; causal decoder with inverse transform, 16 kHz | {codec:,} | float16 |
+| `drafter` | `ResidualDrafter`, {kind} | {heads:,}, {share:.2%} of the talker's | float16 |
+
+Run it in float32. Recommended sampling, which a call uses by default: code 0 temperature {first_temperature:g}, top-k
+{first_top_k}; residual codes temperature {rest_temperature:g}, top-k {rest_top_k}.
+
+## Measured
+
+Word error rate of pocketsphinx 5.1.1, an independent recogniser, after Whisper's basic normaliser:
+
+| what it heard | items | WER | CER |
+| --- | --- | --- | --- |
+{rows}
+
+*combinations* are three prompts of one or two words in an order that was never recorded. Held-out sentences, and those that resemble them, were
+kept from training; an over-fitted voice is not expected to read them.
+
+| codec | log-mel distance, nats | SI-SDR, dB |
+| --- | --- | --- |
+| trained recordings | {codec_mel:.3f} | {codec_sdr:.1f} |
+| held-out recordings | {codec_mel_out:.3f} | {codec_sdr_out:.1f} |
+
+| cross-entropy, nats | code 0 | residual codes |
+| --- | --- | --- |
+| trained recordings | {first:.2f} | {rest:.2f} |
+| held-out recordings | {first_out:.2f} | {rest_out:.2f} |
+
+{assessment}
+
+## Training
+
+| stage | steps | minutes |
+| --- | --- | --- |
+{stages}
+
+on two shared cores of a server processor, one thread each; minutes are wall time on a busy machine. Codes by k-means, then AdamW with a
+cosine schedule.
+
+```
+mmspec train tts data --data voice
+mmspec train tts quantizer --data voice --output runs/quantizer
+mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
+mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
+mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps {drafter_steps}
+mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter -o tiny-tts
+```
+
+Data and licence: see NOTICE.
+"""
+
+
+def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment: str) -> str:
+    """The card of ``pipe`` with the measurements in ``training``."""
+    reports, listening, stages = training["reports"], training["listening"], training["stages"]
+    talker, codec, heads = pipe.talker.config, pipe.codec.config, pipe.drafter.heads
+    rows = [
+        f"| {name.replace('_', ' ')} | {entry['items']} | {entry['wer']:.3f} | {entry['cer']:.3f} |"
+        for name, entry in listening.items()
+        if isinstance(entry, dict) and "wer" in entry
+    ]
+    steps = [f"| {name} | {entry['steps']} | {entry['minutes']:.0f} |" for name, entry in stages.items()]
+    sampling = {f"{part}_{name}": (getattr(pipe.config, part) or {}).get(name, "-") for part in ("first", "rest") for name in ("temperature", "top_k")}  # fmt: skip
+    return CARD.format(
+        books=codec.num_codebooks, codes=codec.num_codes, frame_rate=pipe.codec.frame_rate,
+        recordings=training["recordings"], minutes=training["minutes_of_speech"], layers=talker.num_layers,
+        width=talker.hidden_size, inner_layers=talker.predictor_layers, inner_width=talker.predictor_hidden_size,
+        talker=_count(pipe.talker), codec=_count(pipe.codec), heads=_count(heads), kind=pipe.drafter.kind,
+        share=_count(heads) / _count(pipe.talker), rows="\n".join(rows), stages="\n".join(steps),
+        codec_mel=reports["codec"]["trained"]["mel_distance"], codec_sdr=reports["codec"]["trained"]["si_sdr"],
+        codec_mel_out=reports["codec"]["held_out"]["mel_distance"], codec_sdr_out=reports["codec"]["held_out"]["si_sdr"],
+        first=reports["talker"]["trained"]["first_code_loss"], rest=reports["talker"]["trained"]["residual_code_loss"],
+        first_out=reports["talker"]["held_out"]["first_code_loss"],
+        rest_out=reports["talker"]["held_out"]["residual_code_loss"], assessment=assessment,
+        codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"],
+        drafter_steps=stages["drafter"]["steps"], **sampling,
+    ).replace("\n\n\n", "\n\n")  # fmt: skip
+
+
+def _count(module: Any) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters())

@@ -1,0 +1,70 @@
+"""How well the voice is understood: word errors of pocketsphinx on its speech, beside those on the recordings themselves and on what the
+codec makes of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.bench.wer import error_rates
+from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+from mmspec.speech.codec_stream import decode
+from mmspec.training.asr_eval import pocketsphinx_transcriber
+from mmspec.training.tts_data import Recording
+
+SENTENCES = 50
+COMBINATIONS = 20
+
+
+def held_in(recordings: Sequence[Recording], count: int = SENTENCES, seed: int = 0) -> list[Recording]:
+    """Trained sentences of four to fourteen words, different ones, in random order."""
+    by_text = {r.text: r for r in recordings if not r.held_out and 3 <= r.text.count(" ") <= 13}
+    chosen = sorted(by_text.values(), key=lambda r: r.name)
+    random.Random(seed).shuffle(chosen)
+    return chosen[:count]
+
+
+def combinations(recordings: Sequence[Recording], count: int = COMBINATIONS, seed: int = 0) -> list[str]:
+    """Texts of three prompts of one or two words each that were never recorded together."""
+    short = sorted(
+        {r.text.strip(".,") for r in recordings if not r.held_out and len(r.text) > 3 and r.text.count(" ") <= 1}
+    )
+    rng = random.Random(seed)
+    return [", ".join(rng.sample(short, 3)) + "." for _ in range(count)]
+
+
+def measure(pipe: TextToSpeechPipeline, recordings: Sequence[Recording]) -> dict[str, Any]:
+    """Word error rates by what was spoken, and the texts.
+
+    Raises:
+        ImportError: Without pocketsphinx or jiwer.
+    """
+    listen = pocketsphinx_transcriber()
+    chosen, mixed = held_in(recordings), combinations(recordings)
+    texts = [recording.text for recording in chosen]
+    unseen = {r.text: r for r in recordings if r.held_out}
+    with torch.no_grad():
+        rebuilt = [decode(pipe.codec, pipe.codec.encode(recording.waveform)) for recording in chosen]
+    spoken = pipe(texts, seed=0, output_type="pt")
+    joined = pipe(mixed, seed=0, output_type="pt")
+    new = pipe(list(unseen), seed=0, output_type="pt")
+    sets: dict[str, tuple[list[str], list[Tensor]]] = {
+        "recordings": (texts, [recording.waveform for recording in chosen]),
+        "codec": (texts, rebuilt),
+        "spoken": (texts, spoken.audios or []),
+        "combinations": (mixed, joined.audios or []),
+        "held_out_recordings": (list(unseen), [r.waveform for r in unseen.values()]),
+        "held_out_spoken": (list(unseen), new.audios or []),
+    }
+    result: dict[str, Any] = {}
+    for name, (wanted, waves) in sets.items():
+        heard = listen(waves)
+        result[name] = {"items": len(wanted), **error_rates(wanted, heard)}
+    result["ends"] = {reason: spoken.finish_reasons.count(reason) for reason in set(spoken.finish_reasons)}
+    result["sentences"] = texts
+    return result

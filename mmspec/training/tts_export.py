@@ -1,0 +1,106 @@
+"""Write the trained voice as the folder ``mmspec/tiny-tts`` that ships with the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.residual_drafter import ResidualDrafter
+from mmspec.speech.talker import SpeechTalker
+from mmspec.training.asr_card import LICENSE
+from mmspec.training.loop import read_progress
+from mmspec.training.tts_card import NOTICE, model_card
+from mmspec.training.tts_data import read_recordings
+from mmspec.training.tts_eval import measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings."""
+
+    data: Path
+    quantizer: Path
+    codec: Path
+    talker: Path
+    drafter: Path
+
+
+def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Path:
+    """Write the pipeline with float16 weights, sentences for the bench, measurements and card.
+
+    Args:
+        config: The stages.
+        folder: Where to write; what else is in it is kept.
+        assessment: Paragraph for the card on how the voice sounds.
+
+    Raises:
+        FileNotFoundError: If a stage left nothing.
+    """
+    folder = Path(folder)
+    pipe = assemble(config)
+    recordings = read_recordings(config.data)
+    # stored weights are rounded; what is measured is what ships
+    pipe.talker.half().float()
+    pipe.codec.half().float()
+    measured = measure(pipe, recordings)
+    stages = {name: read_progress(getattr(config, name)) for name in ("codec", "talker", "drafter")}
+    reports = {
+        name: _read(getattr(config, name) / "report.json") for name in ("quantizer", "codec", "talker", "drafter")
+    }
+    training: dict[str, Any] = {
+        "recordings": len(recordings),
+        "minutes_of_speech": sum(len(r.waveform) for r in recordings) / 16_000 / 60,
+        "stages": stages, "reports": reports, "listening": {k: v for k, v in measured.items() if k != "sentences"},
+    }  # fmt: skip
+    write_pipeline(pipe, folder)
+    _write(folder / "sentences.json", measured["sentences"])
+    _write(folder / "training.json", training)
+    (folder / "README.md").write_text(model_card(pipe, training, assessment))
+    (folder / "NOTICE").write_text(NOTICE)
+    (folder / "LICENSE").write_text(LICENSE)
+    return folder
+
+
+def assemble(config: ExportConfig) -> TextToSpeechPipeline:
+    """The pipeline of the trained stages, with the sampling that the drafter was trained for."""
+    report = _read(config.drafter / "report.json")
+    keep = ("temperature", "top_k")
+    pipe = TextToSpeechPipeline(
+        SpeechTalker.from_pretrained(config.talker / "talker").eval(),
+        SpeechCodec.from_pretrained(config.codec / "codec").eval(),
+        ResidualDrafter.from_pretrained(config.drafter / "drafter"),
+        first={name: report["first"][name] for name in keep},
+        rest={name: report["rest"][name] for name in keep},
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def write_pipeline(pipe: TextToSpeechPipeline, folder: Path) -> None:
+    """The pipeline with its networks in float16, to be run in float32."""
+    for name in ("talker", "codec", "drafter"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    parts = [pipe.talker, pipe.codec, pipe.drafter.heads]
+    for part in parts:
+        if part is not None:
+            part.to(torch.float16)
+    pipe.save_pretrained(folder)
+    for part in parts:
+        if part is not None:
+            part.to(torch.float32)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,215 @@
+"""Third stage of the embedded voice: talker and code predictor.
+
+Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes of a share of the frames, as CSM does to spare
+work (Sesame, 2025). Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
+heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
+changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
+were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.speakable import ALPHABET
+from mmspec.speech.talker import SpeechTalker
+from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.tts_data import Recording, read_recordings
+from mmspec.training.tts_documents import Packed, Spoken, draw_documents, pack, spoken
+from mmspec.training.tts_quantizer import load_quantizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TalkerConfig(LoopConfig):
+    """Settings of the talker's training.
+
+    Args:
+        data: Folder of the recordings.
+        quantizer: Output folder of ``mmspec train tts quantizer``.
+        frames: Frames of a batch, about; they replace ``batch_size``.
+        row_width: Places of a row of the batch.
+        longest: Most frames of a joined document.
+        predictor_frames: Frames of a batch that the code predictor is trained on.
+        corrupted: Share of the past codes that are replaced.
+        dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
+        ahead_weight: Weight of predicting codes after the next one.
+        hidden_size, num_layers, intermediate_size: Of the talker.
+        predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
+            fourth of the width.
+    """
+
+    data: Path
+    quantizer: Path
+    frames: int = 800
+    row_width: int = 320
+    longest: int = 160
+    predictor_frames: int = 400
+    corrupted: float = 0.1
+    dropped: float = 0.9
+    ahead_weight: float = 0.3
+    hidden_size: int = 192
+    num_layers: int = 5
+    intermediate_size: int = 512
+    predictor_hidden_size: int = 128
+    predictor_layers: int = 4
+    predictor_intermediate_size: int = 384
+    learning_rate: float = 1.2e-3
+    weight_decay: float = 0.01
+    average_decay: float = 0.995
+
+
+def build_talker(config: TalkerConfig, codec: SpeechCodec) -> SpeechTalker:
+    """An untrained talker for the codes of ``codec``."""
+    codes, books = codec.config.num_codes, codec.config.num_codebooks
+    return SpeechTalker(
+        text_vocab_size=len(ALPHABET) + 1, num_codebooks=books, num_codes=codes, hidden_size=config.hidden_size,
+        num_layers=config.num_layers, head_dim=config.hidden_size // 4, intermediate_size=config.intermediate_size,
+        predictor_hidden_size=config.predictor_hidden_size, predictor_layers=config.predictor_layers,
+        predictor_head_dim=config.predictor_hidden_size // 4,
+        predictor_intermediate_size=config.predictor_intermediate_size, first_vocab_size=codes + 3, pad_code=codes,
+        begin_code=codes + 1, end_code=codes + 2,
+    )  # fmt: skip
+
+
+class TalkerTrainer(nn.Module):
+    """The talker with its losses."""
+
+    def __init__(self, talker: SpeechTalker, config: TalkerConfig) -> None:
+        super().__init__()
+        self.talker, self.config = talker, config
+        for name, parameter in talker.named_parameters():
+            if parameter.ndim >= 2:
+                nn.init.normal_(parameter, std=0.02 if "embedding" not in name else 0.05)
+
+    def states(self, packed: Packed, codes: Tensor) -> Tensor:
+        """Talker states (R, N, D), the frames of ``packed`` holding ``codes`` (R, N, G)."""
+        talker = self.talker
+        summed = talker.text(packed.text) + talker.codec_embedding(codes[..., 0])
+        rest = torch.zeros_like(summed)
+        for book, embedding in enumerate(talker.code_predictor.codec_embedding, start=1):
+            rest = rest + embedding(codes[..., book])
+        inputs = summed + rest * packed.is_frame[..., None]
+        # the prompt's text stands beside the pad code, frames beside the pad text
+        return talker(inputs, packed.position, packed.mask)
+
+    def loss(self, packed: Packed, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Total loss, and its parts for the log."""
+        past = corrupt(packed, self.config.corrupted, self.talker.config.num_codes, generator, self.config.dropped)
+        states = self.states(packed, past)
+        first = F.cross_entropy(self.talker.codec_head(states).float().transpose(1, 2), packed.target)
+        chosen = packed.is_frame.flatten().nonzero()[:, 0]
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.config.predictor_frames]]
+        rest, ahead = self.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
+        total = first + rest + self.config.ahead_weight * ahead
+        return total, {"first": first.item(), "rest": rest.item(), "ahead": ahead.item()}
+
+    def residual_losses(self, states: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of codes (M, G) given talker states (M, D) before them: of the next code, and of later ones."""
+        predictor, books = self.talker.code_predictor, codes.shape[1]
+        inputs = torch.cat([states[:, None], self.talker.embed_codes(codes[:, :-1], 0)], dim=1)
+        hidden = predictor(inputs, torch.arange(books)[None])[:, 1:]  # (M, G - 1, E), position p = index + 1
+        logits = torch.einsum("mpe,gke->mpgk", hidden, predictor.lm_head).float()
+        losses = F.cross_entropy(
+            logits.flatten(0, 2), codes[:, None, 1:].expand(-1, books - 1, -1).flatten(), reduction="none"
+        )
+        losses = losses.view(len(codes), books - 1, books - 1).mean(0)
+        later = torch.ones_like(losses, dtype=torch.bool).triu(1)
+        return losses.diagonal().mean(), losses[later].mean()
+
+
+def reader(talker: SpeechTalker, config: TalkerConfig) -> TalkerTrainer:
+    """The losses of a talker that is trained already, whose weights are left alone."""
+    trainer = TalkerTrainer.__new__(TalkerTrainer)
+    nn.Module.__init__(trainer)
+    trainer.talker, trainer.config = talker, config
+    return trainer
+
+
+def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Generator, dropped: float = 0.0) -> Tensor:
+    """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones, and up to ``dropped`` of a row's frames."""
+    random = torch.randint(num_codes, packed.codes.shape, generator=generator)
+    hit = torch.rand(packed.codes.shape, generator=generator) < share
+    rows, width = packed.text.shape
+    limit = dropped * torch.rand(rows, 1, generator=generator)
+    hit = hit | (torch.rand(rows, width, generator=generator) < limit)[..., None]
+    return torch.where(hit & packed.is_frame[..., None], random, packed.codes)
+
+
+def load_encoder(folder: Path) -> SpeechCodec:
+    """A codec that encodes with the codes of ``folder``; its decoder is not trained."""
+    quantizer = load_quantizer(folder)
+    books, codes, width = quantizer.codebooks.shape
+    codec = SpeechCodec(num_codebooks=books, num_codes=codes, code_dim=width)
+    codec.quantizer.load_state_dict(quantizer.state_dict())
+    return codec
+
+
+def read_material(config: TalkerConfig, codec: SpeechCodec) -> tuple[list[Spoken], list[Spoken]]:
+    """Recordings with codes: those to train on, and those held out."""
+    recordings: list[Recording] = read_recordings(config.data)
+    made = spoken(recordings, [codec.encode(recording.waveform) for recording in recordings])
+    pairs = list(zip(recordings, made, strict=True))
+    return [s for r, s in pairs if not r.held_out], [s for r, s in pairs if r.held_out]
+
+
+def specials(talker: SpeechTalker) -> tuple[int, int, int]:
+    """The codes pad, begin and end."""
+    return talker.config.pad_code, talker.config.begin_code, talker.config.end_code
+
+
+def train(config: TalkerConfig) -> Path:
+    """Train talker and code predictor and save them with their measurements; returns the talker's folder.
+
+    Raises:
+        ValueError: If ``config.resume`` meets a checkpoint made with other settings.
+    """
+    torch.manual_seed(config.seed)
+    codec = load_encoder(config.quantizer)
+    material, held_out = read_material(config, codec)
+    trainer = TalkerTrainer(build_talker(config, codec), config)
+    kinds = specials(trainer.talker)
+
+    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        generator = step_generator(config.seed, step)
+        documents = draw_documents(material, config.frames, config.longest, generator)
+        return trainer.loss(pack(documents, config.row_width, kinds), generator)
+
+    seconds = fit(trainer, loss_of, config)
+    report = {
+        "minutes": seconds / 60,
+        "parameters": sum(p.numel() for p in trainer.parameters()),
+        "trained": evaluate(trainer, material[:60]),
+        "held_out": evaluate(trainer, held_out),
+    }
+    (config.output / "report.json").write_text(json.dumps(report, indent=2))
+    logger.info("talker: %s", report)
+    trainer.talker.eval().save_pretrained(config.output / "talker")
+    return config.output / "talker"
+
+
+@torch.no_grad()
+def evaluate(trainer: TalkerTrainer, material: list[Spoken]) -> dict[str, float]:
+    """Mean cross-entropy in nats of code 0 and of the residual codes over single recordings."""
+    packed = pack(material, trainer.config.row_width, specials(trainer.talker))
+    states = trainer.states(packed, packed.codes)
+    first = F.cross_entropy(trainer.talker.codec_head(states).float().transpose(1, 2), packed.target)
+    chosen = packed.is_frame.flatten().nonzero()[:, 0]
+    rest, _ = trainer.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
+    return {"first_code_loss": first.item(), "residual_code_loss": rest.item()}
+
+
+def load_talker(config: TalkerConfig) -> TalkerTrainer:
+    """The averaged talker of the checkpoint in ``config.output``, also in the midst of its training."""
+    trainer = TalkerTrainer(build_talker(config, load_encoder(config.quantizer)), config)
+    restore_average(trainer, config.output)
+    return trainer

@@ -1,0 +1,54 @@
+"""A reference recording: the speech to be made goes on after it, in its manner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.speech.audio import load_audio
+from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.speakable import speakable
+
+SECONDS = (0.3, 12.0)
+"""Shortest and longest reference."""
+_SILENCE = 1e-3  # loudest sample of a recording that holds no speech, full scale 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the talker reads before it speaks: the ``text`` of the recording and its ``codes`` (T, G)."""
+
+    text: str
+    codes: Tensor
+
+    def before(self, text: str) -> str:
+        """The text of the reference, followed by ``text``."""
+        return self.text + (" " if self.text[-1] in ".," else ", ") + text
+
+
+def read_reference(audio: Any, text: str | None, rate: int | None, codec: SpeechCodec) -> Reference:
+    """Read and check a recording.
+
+    Args:
+        audio: Anything that :func:`mmspec.speech.audio.load_audio` reads; other rates are resampled.
+        text: What is said in it.
+        rate: Rate of a bare array.
+        codec: Makes its codes.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: If it cannot be read, is too short or too long, silent, not finite, or
+            comes without its text.
+    """
+    if text is None:
+        raise ValueError("`reference` needs `reference_text`: the words that are said in it.")
+    words = speakable(text)
+    clip = load_audio(audio, codec.config.sample_rate, rate)
+    if not SECONDS[0] <= clip.seconds <= SECONDS[1]:
+        raise ValueError(
+            f"`reference` lasts {clip.seconds:.2f} s; it must last {SECONDS[0]} to {SECONDS[1]} s of one speaker."
+        )
+    if float(clip.samples.abs().max()) < _SILENCE:
+        raise ValueError("`reference` is silent; give a recording of speech.")
+    return Reference(words, codec.encode(clip.samples))

@@ -1,0 +1,70 @@
+"""How the codes of a frame are drawn: code 0 in one way, the residual codes in another, or each in its own.
+
+Symbols: B rows, N nodes, V tokens, G codes a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mmspec.core.sampling import SamplingParams, process
+
+
+@dataclass(frozen=True)
+class CodeSampling:
+    """Sampling by codebook.
+
+    Args:
+        first: Of code 0 and the end of speech.
+        rest: Of the residual codes: one for all of them, or a sequence with one for each.
+    """
+
+    first: SamplingParams = field(default_factory=SamplingParams)
+    rest: SamplingParams | Sequence[SamplingParams] = field(default_factory=SamplingParams)
+
+    def of_books(self, num_codebooks: int) -> tuple[SamplingParams, ...]:
+        """The G settings.
+
+        Raises:
+            ValueError: If there are settings for another number of books.
+        """
+        if isinstance(self.rest, SamplingParams):
+            return (self.first, *[self.rest] * (num_codebooks - 1))
+        if len(self.rest) != num_codebooks - 1:
+            raise ValueError(
+                f"`rest` has {len(self.rest)} entries; this model draws {num_codebooks - 1} residual codes a frame."
+            )
+        return (self.first, *self.rest)
+
+
+class CodeLaw:
+    """The law that codes are drawn from, as log-weights that later draws take as they are.
+
+    Args:
+        books: Sampling of each of the G codes.
+        allowed: Tokens that code 0 and the residual codes may be, (2, V), boolean.
+    """
+
+    def __init__(self, books: Sequence[SamplingParams], allowed: Tensor) -> None:
+        self.books = tuple(books)
+        self.forbidden = ~allowed
+        self._uniform = len(set(self.books[1:])) == 1
+
+    def first(self, logits: Tensor) -> Tensor:
+        """Log-weights (..., V) of code 0 from raw ``logits`` (..., V)."""
+        return process(logits.masked_fill(self.forbidden[0], -torch.inf), self.books[0])
+
+    def rest(self, logits: Tensor, books: Tensor) -> Tensor:
+        """Log-weights (..., V) of the residual codes of ``books`` (...), at least 1, from raw ``logits`` (..., V)."""
+        scores = logits.masked_fill(self.forbidden[1], -torch.inf)
+        if self._uniform:
+            return process(scores, self.books[1])
+        drawn = torch.empty_like(scores)
+        for params in set(self.books[1:]):
+            mine = torch.tensor([other == params for other in self.books], device=books.device)[books]
+            drawn = torch.where(mine[..., None], process(scores, params), drawn)
+        return drawn

@@ -1,0 +1,165 @@
+"""The recipes of the embedded voice on made-up recordings: they run, resume exactly, and what they save speaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mmspec import ResidualDrafter, TextToSpeechPipeline
+from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.talker import SpeechTalker
+from mmspec.training import tts_codec, tts_drafter, tts_quantizer, tts_talker
+from mmspec.training.loop import step_generator
+from mmspec.training.tts_data import read_recordings, transcript
+from mmspec.training.tts_documents import Spoken, draw_documents, join_texts, pack
+
+TALKER = {
+    "frames": 60, "row_width": 48, "longest": 20, "predictor_frames": 24, "hidden_size": 16, "num_layers": 1,
+    "intermediate_size": 24, "predictor_hidden_size": 16, "predictor_layers": 1, "predictor_intermediate_size": 24,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: Any) -> Path:
+    """Recordings of tones, in the form that the corpus is stored in."""
+    folder: Path = tmp_path_factory.mktemp("voice")
+    rng = np.random.default_rng(0)
+    time = np.arange(8000) / 16_000
+    waves, about = [], []
+    for number in range(12):
+        tone = np.sin(2 * np.pi * (150 + 60 * number) * time) * rng.uniform(0.2, 0.5)
+        waves.append((tone * 32767).astype(np.int16)[: 5000 + 250 * number])
+        about.append([f"tone-{number}", f"tone {'abcdefghijkl'[number]}", number == 11])
+    np.savez(
+        folder / "recordings.npz", samples=np.concatenate(waves), lengths=np.array([len(w) for w in waves]),
+        about=np.array(json.dumps(about)),
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quantizer(data: Path, tmp_path_factory: Any) -> Path:
+    output = tmp_path_factory.mktemp("quantizer")
+    config = tts_quantizer.QuantizerConfig(
+        data=data, output=output, num_codebooks=3, num_codes=8, code_dim=6, rounds=3, offsets=(0, 200)
+    )  # fmt: skip
+    tts_quantizer.train(config)
+    return output
+
+
+@pytest.fixture(scope="module")
+def talker(data: Path, quantizer: Path, tmp_path_factory: Any) -> Path:
+    output: Path = tmp_path_factory.mktemp("talker")
+    tts_talker.train(
+        tts_talker.TalkerConfig(data=data, quantizer=quantizer, output=output, steps=3, log_every=1, **TALKER)
+    )  # fmt: skip
+    return output
+
+
+def test_more_books_are_closer(quantizer: Path) -> None:
+    report = json.loads((quantizer / "report.json").read_text())
+    assert report["mel_distance"] == sorted(report["mel_distance"], reverse=True)
+    loaded = tts_quantizer.load_quantizer(quantizer)
+    assert loaded.codebooks.shape == (3, 8, 6)
+    with pytest.raises(FileNotFoundError, match="quantizer"):
+        tts_quantizer.load_quantizer(quantizer / "nowhere")
+
+
+def test_codec(data: Path, quantizer: Path, tmp_path: Path) -> None:
+    config = tts_codec.CodecConfig(
+        data=data, quantizer=quantizer, output=tmp_path, steps=2, batch_size=2, frames=2, width=8, inner=12
+    )  # fmt: skip
+    codec = SpeechCodec.from_pretrained(tts_codec.train(config))
+    assert torch.equal(codec.quantizer.codebooks, tts_quantizer.load_quantizer(quantizer).codebooks)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["held_out"]["mel_distance"] > 0
+
+
+def test_resumed_is_uninterrupted(data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data": data, "quantizer": quantizer, "output": tmp_path, "log_every": 1, **TALKER}
+    loss_of, calls = tts_talker.TalkerTrainer.loss, []
+
+    def cut(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return loss_of(self, *arguments)
+
+    half = tts_talker.TalkerConfig(steps=3, checkpoint_minutes=1e-6, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tts_talker.TalkerTrainer, "loss", cut)
+        with pytest.raises(KeyboardInterrupt):
+            tts_talker.train(half)
+    tts_talker.train(tts_talker.TalkerConfig(steps=3, resume=True, **settings))
+    ours, theirs = (SpeechTalker.from_pretrained(folder / "talker").state_dict() for folder in (tmp_path, talker))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("kind", ["chained", "gated", "offset", "lookahead"])
+def test_drafter(kind: str, data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
+    config = tts_drafter.ResidualDrafterConfig(
+        data=data, quantizer=quantizer, talker=talker, output=tmp_path, kind=kind, steps=12, frames=60, batch_size=16,
+        hidden_size=4, first_top_k=4, rest_top_k=4, log_every=1, warmup_steps=1, learning_rate=0.1,
+    )  # fmt: skip
+    drafter = ResidualDrafter.from_pretrained(tts_drafter.train(config))
+    losses = [entry["loss"] for entry in json.loads((tmp_path / "log.json").read_text())]
+    assert min(losses[-3:]) < losses[0] - 0.01
+    assert [len(row) for row in drafter.config.prior] == [2, 1]
+    network = SpeechTalker.from_pretrained(talker / "talker").eval()
+    drafter.check_target(network)
+    pipe = TextToSpeechPipeline(network, tts_talker.load_encoder(quantizer), drafter)
+    pipe.set_progress_bar_config(disable=True)
+    asked: dict[str, Any] = {"seed": 0, "max_frames": 3, "output_type": "tokens"}
+    with pytest.warns(UserWarning, match="were cut"):
+        spec, plain = pipe("tone", **asked, temperature=0.5), pipe("tone", **asked, temperature=0.5, speculate=False)
+    assert torch.equal(spec.tokens[0], plain.tokens[0])
+
+
+def test_drafted_frames_have_the_models_law(talker: Path) -> None:
+    """Codes that the recipe draws are the ones that its own noise picks from the laws it keeps."""
+    network = SpeechTalker.from_pretrained(talker / "talker").eval()
+    config = tts_drafter.ResidualDrafterConfig(
+        data=talker, quantizer=talker, talker=talker, output=talker, steps=1, first_top_k=4, rest_top_k=4
+    )  # fmt: skip
+    drawn = tts_drafter.draw_frames(network, torch.randn(7, 16), config)
+    assert torch.equal((drawn.law + drawn.noise).argmax(-1), drawn.codes[:, 1:])
+    with pytest.raises(ValueError, match="offset, gated, chained, lookahead"):
+        tts_drafter.ResidualDrafterConfig(
+            data=talker, quantizer=talker, talker=talker, output=talker, steps=1, kind="medusa"
+        )  # fmt: skip
+
+
+def test_documents() -> None:
+    material = [Spoken(text, torch.full((n, 3), n)) for text, n in (("a.", 2), ("bb", 3), ("c", 4))]
+    assert join_texts(["a.", "bb", "c"]) == "a. bb, c"
+    documents = draw_documents(material, 40, 9, step_generator(0, 0))
+    assert sum(len(d.codes) for d in documents) >= 40
+    assert all(len(d.codes) <= 9 for d in documents)
+    packed = pack(documents, 20, (8, 9, 10))
+    assert int(packed.is_frame.sum()) == sum(len(d.codes) for d in documents)
+    # every document: code 0 of the next frame, then the end
+    for row in range(len(packed.text)):
+        for number in range(int(packed.document[row].max()) + 1):
+            mine = (packed.document[row] == number).nonzero()[:, 0]
+            speech = mine[packed.is_frame[row, mine]]
+            begin = int(speech[0]) - 1
+            assert int(packed.codes[row, begin, 0]) == 9
+            targets = packed.target[row, begin : begin + len(speech) + 1]
+            assert targets.tolist() == [*packed.codes[row, speech, 0].tolist(), 10]
+    seen = packed.mask[0, 0]
+    other = packed.document[0][:, None] != packed.document[0][None]
+    assert not bool((seen & other).any())
+    assert not bool(seen.triu(1).any())
+
+
+def test_transcripts(data: Path) -> None:
+    assert transcript("Press 1 [beep], please!") == "press one, please."
+    assert transcript("[tone]") == ""
+    assert sum(recording.held_out for recording in read_recordings(data)) == 1
+    with pytest.raises(FileNotFoundError, match="tts data"):
+        read_recordings(data / "nowhere")
