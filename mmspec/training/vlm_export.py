@@ -25,14 +25,16 @@ def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path
     model = model.to(torch.float16).to(torch.float32)
     pipe = VisionLanguagePipeline(model, picture_processor(config.patch_size), NGramDrafter())
     pipe.set_progress_bar_config(disable=True)
-    measured = measure(pipe, material, config.evaluate)
+    measured = measure(pipe, material, config.evaluate, config.max_answer)
     write_pipeline(pipe, folder)
     training = {"progress": read_progress(config.output), "seed": config.seed, "measured": measured}
     _write(folder / "training.json", training)
     return folder
 
 
-def measure(pipe: VisionLanguagePipeline, material: Material, count: int) -> dict[str, dict[str, float]]:
+def measure(
+    pipe: VisionLanguagePipeline, material: Material, count: int, max_answer: int = 96
+) -> dict[str, dict[str, float]]:
     """Error rates and accuracies of plain greedy decoding on ``count`` held-out samples of each kind."""
     kinds = {
         "read": held_out_samples(material, "read", count),
@@ -42,13 +44,13 @@ def measure(pipe: VisionLanguagePipeline, material: Material, count: int) -> dic
         "name": held_out_samples(material, "name", count),
         "json": held_out_samples(material, "json", count),
     }
-    return {name: score(pipe, samples) for name, samples in kinds.items() if samples}
+    return {name: score(pipe, samples, max_answer) for name, samples in kinds.items() if samples}
 
 
-def score(pipe: VisionLanguagePipeline, samples: Sequence[Sample]) -> dict[str, float]:
+def score(pipe: VisionLanguagePipeline, samples: Sequence[Sample], max_answer: int = 96) -> dict[str, float]:
     """Share of answers that are right, and characters that are wrong relative to those of the true answers."""
     output = pipe(
-        [sample.question for sample in samples], [sample.picture for sample in samples], max_new_tokens=96,
+        [sample.question for sample in samples], [sample.picture for sample in samples], max_new_tokens=max_answer,
         speculate=False, seed=0,
     )  # fmt: skip
     answers, truths = output.texts or [], [sample.answer for sample in samples]

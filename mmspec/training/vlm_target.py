@@ -44,6 +44,7 @@ class VlmTargetConfig(LoopConfig):
         corruption: Part of the answer's characters that are replaced in the input.
         max_positions: Most tokens of prompt and answer together.
         evaluate: Held-out samples of each kind at the end.
+        max_answer: Longest answer in that evaluation, in characters.
 
     Raises:
         ValueError: If a number is out of range.
@@ -64,6 +65,7 @@ class VlmTargetConfig(LoopConfig):
     corruption: float = 0.08
     max_positions: int = 512
     evaluate: int = 100
+    max_answer: int = 96
     learning_rate: float = 1.5e-3
     warmup_steps: int = 200
     average_decay: float = 0.998
@@ -73,6 +75,8 @@ class VlmTargetConfig(LoopConfig):
         object.__setattr__(self, "data", Path(self.data))
         if len(self.shares) != len(TASKS) or min(self.shares) < 0 or not sum(self.shares):
             raise ValueError(f"`shares` must give {len(TASKS)} shares, of {', '.join(TASKS)}, got {self.shares}.")
+        if self.evaluate < 1 or self.max_answer < 1:
+            raise ValueError("`evaluate` and `max_answer` must be at least 1.")
         if not 0 <= self.corruption < 1:
             raise ValueError(f"`corruption` is {self.corruption}; it must lie in [0, 1).")
         if self.hidden_size % self.num_heads or self.vision_size % (4 * self.vision_heads):

@@ -36,7 +36,7 @@ def tiny(output: Path, **changes: Any) -> VlmTargetConfig:
     settings: dict[str, Any] = {
         "data": output, "output": output, "steps": 4, "batch_size": 4, "hidden_size": 32, "num_layers": 1, "num_heads": 2,
         "num_kv_heads": 2, "intermediate_size": 32, "vision_size": 32, "vision_layers": 1, "vision_heads": 2,
-        "vision_intermediate": 32, "evaluate": 2, "precision": "fp32", "log_every": 1,
+        "vision_intermediate": 32, "evaluate": 2, "max_answer": 6, "precision": "fp32", "log_every": 1,
     }  # fmt: skip
     return VlmTargetConfig(**{**settings, **changes})
 
