@@ -15,11 +15,9 @@ Symbols: R rows, Q query slots, S context slots, T tapped layers, D hidden size,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
@@ -27,7 +25,6 @@ from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import (
-    Drafter,
     DraftSetup,
     check_controller,
     check_positive,
@@ -38,9 +35,8 @@ from mmspec.drafters.block_network import BlockLayer, rotary_at
 from mmspec.drafters.block_session import BlockSession
 from mmspec.drafters.feature import WholeTree
 from mmspec.drafters.fingerprint import check_fingerprint
+from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
-from mmspec.models.loading import local_folder
-from mmspec.models.strict import StrictModelMixin
 
 MODES = ("coupled", "top-k")
 TREES = ("chain", "dynamic")
@@ -48,7 +44,7 @@ FOLDER = "block_drafter"
 """Where a checkpoint keeps its block drafter, beside the pipeline's components."""
 
 
-class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
+class BlockDrafter(DrafterNetwork):
     """Draft a block of tokens in one forward.
 
     Args:
@@ -72,6 +68,9 @@ class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
 
     _no_split_modules = ("BlockLayer",)
     law = DraftLaw.DETERMINISTIC
+
+    folder = FOLDER
+    recipe = "mmspec train vlm-drafter"
 
     @register_to_config
     def __init__(
@@ -119,46 +118,6 @@ class BlockDrafter(StrictModelMixin, ConfigMixin, Drafter):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
         self.norm = RMSNorm(hidden_size, norm_eps)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
-        """Load the drafter of an embedded checkpoint, a folder, or a hub id.
-
-        Args:
-            pretrained_model_name_or_path: What to load. A folder may be the drafter's own or that of a pipeline.
-            kwargs: As for ``ModelMixin.from_pretrained``, and settings to change, such as ``tree="chain"``.
-                ``subfolder`` defaults to :data:`FOLDER` in a pipeline, ``torch_dtype`` to float32.
-
-        Raises:
-            ValueError: If the checkpoint is unknown, or a tensor is missing or superfluous.
-        """
-        place: str | Path = pretrained_model_name_or_path
-        if str(place).startswith("mmspec/"):
-            place = local_folder(place) or place
-        if (Path(place) / "model_index.json").is_file():
-            folder = Path(place) / kwargs.setdefault("subfolder", FOLDER)
-            if not folder.is_dir():
-                raise ValueError(
-                    f"{pretrained_model_name_or_path} has no block drafter: there is no {folder.name} in it."
-                )
-        kwargs.setdefault("torch_dtype", torch.float32)
-        return super().from_pretrained(place, **kwargs)
-
-    def to(self, *args: Any, **kwargs: Any) -> BlockDrafter:
-        super().to(*args, **kwargs)
-        return self
-
-    def with_settings(self, **changes: Any) -> BlockDrafter:
-        """A drafter with other settings on the same weights, e.g. ``with_settings(tree="chain")``.
-
-        Raises:
-            TypeError, ValueError: As the constructor does.
-        """
-        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
-        with torch.device("meta"):
-            changed = type(self)(**{**settings, **changes})
-        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
-        return changed.requires_grad_(False).eval()
 
     @property
     def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings

@@ -23,11 +23,9 @@ Symbols: R model rows, N pairs, D hidden size, V vocabulary, P head size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
@@ -36,7 +34,6 @@ from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.core.trees import static_tree
 from mmspec.drafters.base import (
-    Drafter,
     DraftSetup,
     check_controller,
     check_positive,
@@ -45,9 +42,8 @@ from mmspec.drafters.base import (
 )
 from mmspec.drafters.feature_session import FeatureSession
 from mmspec.drafters.fingerprint import check_fingerprint
+from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import Block
-from mmspec.models.loading import local_folder
-from mmspec.models.strict import StrictModelMixin
 from mmspec.runner.features import FeatureModel, FeatureRunner
 
 MODES = ("coupled", "sampled", "top-k")
@@ -62,7 +58,7 @@ CHOICES: tuple[tuple[int, ...], ...] = (
 """A tree for drafters whose acceptance was not measured: deep along the best ranks, a few siblings near the root."""
 
 
-class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
+class FeatureDrafter(DrafterNetwork):
     """Draft chains or trees with one decoder layer on the target's states.
 
     Args:
@@ -92,6 +88,9 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
     """
 
     _no_split_modules = ("Block",)
+
+    folder = FOLDER
+    recipe = "mmspec train image-drafter"
 
     @register_to_config
     def __init__(
@@ -135,47 +134,6 @@ class FeatureDrafter(StrictModelMixin, ConfigMixin, Drafter):
         self.layers = nn.ModuleList([Block(*sizes, input_norm=input_norm or index > 0) for index in range(num_layers)])
         if own_embedding:
             self.token_embedding = nn.Embedding(vocab_size, hidden_size)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
-        """Load the drafter of an embedded checkpoint (``mmspec/emoji-t2i``), a folder, or a hub id.
-
-        Args:
-            pretrained_model_name_or_path: What to load. A folder may be the drafter's own or that of a pipeline.
-            kwargs: As for ``ModelMixin.from_pretrained``, and settings to change, such as ``tree="chain"``.
-                ``subfolder`` defaults to :data:`FOLDER` in a pipeline, ``torch_dtype`` to float32.
-
-        Raises:
-            ValueError: If the checkpoint is unknown, or a tensor is missing or superfluous.
-        """
-        place: str | Path = pretrained_model_name_or_path
-        if str(place).startswith("mmspec/"):
-            place = local_folder(place) or place
-        if (Path(place) / "model_index.json").is_file():
-            folder = Path(place) / kwargs.setdefault("subfolder", FOLDER)
-            if not folder.is_dir():
-                raise ValueError(
-                    f"{pretrained_model_name_or_path} has no feature drafter: there is no {folder.name} in it. Train one "
-                    "with `mmspec train image-drafter`, or name another folder."
-                )
-        kwargs.setdefault("torch_dtype", torch.float32)
-        return super().from_pretrained(place, **kwargs)
-
-    def to(self, *args: Any, **kwargs: Any) -> FeatureDrafter:
-        super().to(*args, **kwargs)
-        return self
-
-    def with_settings(self, **changes: Any) -> FeatureDrafter:
-        """A drafter with other settings on the same weights, e.g. ``with_settings(tree="chain", num_nodes=6)``.
-
-        Raises:
-            TypeError, ValueError: As the constructor does.
-        """
-        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
-        with torch.device("meta"):
-            changed = type(self)(**{**settings, **changes})
-        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
-        return changed.requires_grad_(False).eval()
 
     @property
     def law(self) -> DraftLaw:  # type: ignore[override] # it depends on the settings

@@ -15,11 +15,8 @@ Symbols: R model rows, N places, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import torch
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
@@ -27,7 +24,6 @@ from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import (
-    Drafter,
     DraftSetup,
     check_controller,
     check_positive,
@@ -36,10 +32,9 @@ from mmspec.drafters.base import (
 )
 from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.drafters.initializers import INITIALIZERS, Initializer
+from mmspec.drafters.network import DrafterNetwork
 from mmspec.drafters.spatial_session import SpatialSession
 from mmspec.models.layers import FeedForward, RMSNorm
-from mmspec.models.loading import local_folder
-from mmspec.models.strict import StrictModelMixin
 
 FOLDER = "spatial_drafter"
 """Where a checkpoint keeps its spatial drafter, beside the pipeline's components."""
@@ -60,7 +55,7 @@ class SpatialHead(nn.Module):
         return joint + self.feed_forward(self.norm(joint))
 
 
-class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
+class SpatialDrafter(DrafterNetwork):
     """A Jacobi window whose new slots are guessed by heads on the target's states. Gumbel coupling.
 
     Args:
@@ -82,6 +77,9 @@ class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
     """
 
     law = DraftLaw.COUPLED
+
+    folder = FOLDER
+    recipe = "mmspec train spatial-heads"
 
     @register_to_config
     def __init__(
@@ -118,42 +116,6 @@ class SpatialDrafter(StrictModelMixin, ConfigMixin, Drafter):
         sizes = (hidden_size, intermediate_size, norm_eps)
         self.horizontal_heads = nn.ModuleList([SpatialHead(*sizes) for _ in range(horizontal)])
         self.vertical_heads = nn.ModuleList([SpatialHead(*sizes) for _ in range(vertical)])
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
-        """Load the drafter of an embedded checkpoint, a folder, or a hub id.
-
-        Args:
-            pretrained_model_name_or_path: What to load. A folder may be the drafter's own or that of a pipeline.
-            kwargs: As for ``ModelMixin.from_pretrained``, and settings to change, such as ``window=16``.
-                ``subfolder`` defaults to :data:`FOLDER` in a pipeline, ``torch_dtype`` to float32.
-
-        Raises:
-            ValueError: If the checkpoint is unknown, or a tensor is missing or superfluous.
-        """
-        place: str | Path = pretrained_model_name_or_path
-        if str(place).startswith("mmspec/"):
-            place = local_folder(place) or place
-        if (Path(place) / "model_index.json").is_file():
-            kwargs.setdefault("subfolder", FOLDER)
-        kwargs.setdefault("torch_dtype", torch.float32)
-        return super().from_pretrained(place, **kwargs)
-
-    def to(self, *args: Any, **kwargs: Any) -> SpatialDrafter:
-        super().to(*args, **kwargs)
-        return self
-
-    def with_settings(self, **changes: Any) -> SpatialDrafter:
-        """A drafter with other settings on the same weights, e.g. ``with_settings(window=16)``.
-
-        Raises:
-            TypeError, ValueError: As the constructor does.
-        """
-        settings = {name: value for name, value in dict(self.config).items() if not name.startswith("_")}
-        with torch.device("meta"):
-            changed = type(self)(**{**settings, **changes})
-        changed.load_state_dict(self.state_dict(), strict=True, assign=True)
-        return changed.requires_grad_(False).eval()
 
     @property
     def offsets(self) -> list[int]:

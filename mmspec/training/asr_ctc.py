@@ -89,7 +89,7 @@ class CtcNetwork(nn.Module):
             foreign = self.foreign_head(last)
         texts = [
             [LABELS[letter] for letter in text]
-            for text, other in zip(batch.texts, batch.foreign, strict=False)
+            for text, other in zip(batch.texts, batch.foreign, strict=True)
             if not other
         ]
         loss = ctc_loss(logits[own], lengths[own], texts)
@@ -98,7 +98,7 @@ class CtcNetwork(nn.Module):
         if batch.foreign.any():
             labels = [
                 [self.foreign_labels[letter] for letter in text if letter in self.foreign_labels]
-                for text, other in zip(batch.texts, batch.foreign, strict=False)
+                for text, other in zip(batch.texts, batch.foreign, strict=True)
                 if other
             ]
             other = ctc_loss(foreign[batch.foreign], lengths[batch.foreign], labels)

@@ -143,7 +143,7 @@ class Walker:
         self.next: dict[tuple[str, str], list[str]] = defaultdict(list)
         for text in texts:
             words = ["", "", *text.split(), ""]
-            for first, second, third in zip(words, words[1:], words[2:], strict=False):
+            for first, second, third in zip(words[:-2], words[1:-1], words[2:], strict=True):
                 self.next[first, second].append(third)
                 self.next["*", second].append(third)
 

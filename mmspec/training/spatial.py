@@ -122,8 +122,8 @@ def losses(
     embeddings = pipe.transformer.token_embedding(codes).detach()[:, None].expand(-1, states.shape[1], -1, -1)
     guidance = Guidance(pipe.config.guidance_scale)
     total, numbers = states.new_zeros(()), {}
-    reached = [offset for offset in drafter.offsets if offset < count]
-    for offset, head in zip(reached, drafter.heads, strict=False):
+    reached = [pair for pair in zip(drafter.offsets, drafter.heads, strict=True) if pair[0] < count]
+    for offset, head in reached:
         places = torch.randperm(count - offset, generator=generator)[: config.places].to(states.device)
         pairs = torch.cat([states[:, :, places], embeddings[:, :, places]], dim=-1)
         true = states[:, :, places + offset]
