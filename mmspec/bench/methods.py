@@ -6,7 +6,7 @@ the checkpoint recommends and the coupled rule.
 
 Feature drafters are the checkpoint's own weights. Each ``lantern-*`` method has an exact counterpart that drafts alike:
 ``feature-chain-drawn`` for ``lantern-chain-*``, ``feature-static-drawn`` for the static trees of drawn tokens, and
-``feature-static`` for ``lantern-bounded-*``, whose tokens are chosen. ``lantern-compat`` is the authors' code, a peer.
+``feature-static`` and ``feature-chain`` for ``lantern-bounded-*``, whose tokens are chosen. ``lantern-compat`` is the authors' code, a peer.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ METHODS: dict[str, Method] = {
         _lantern("delta-0.4", delta=0.4),
         _lantern("lam-2", lam=2.0),
         _lantern("bounded-0.4", _CHOSEN, delta=0.4),
+        _lantern("bounded-chain-0.8", {**_CHAIN, "mode": "top-k"}, delta=0.8),
         _lantern("compat", peer=True, delta=0.4, residual="lantern_compat"),
         *(
             Method(f"sjd-{rule}", "jacobi", _SJD, rule, settings)
