@@ -31,6 +31,8 @@ from mmspec.speech.talker_model import TalkerModel
 from mmspec.speech.utterances import Piece, make_pieces, text_tokens
 
 SAMPLING = ("temperature", "top_k", "top_p")
+SPEEDS = (0.5, 2.0)
+"""Slowest and fastest speech."""
 
 
 class TextToSpeechPipeline(SpecPipeline):
@@ -90,6 +92,7 @@ class TextToSpeechPipeline(SpecPipeline):
         residual_temperature: float | None = None,
         residual_top_k: int | None = None,
         residual_top_p: float | None = None,
+        speed: float = 1.0,
         max_frames: int | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         seed: int | Sequence[int] | None = None,
@@ -110,6 +113,7 @@ class TextToSpeechPipeline(SpecPipeline):
             num_waveforms_per_prompt: Readings of every text.
             temperature, top_k, top_p: Of code 0 and the end; by default the checkpoint's.
             residual_temperature, residual_top_k, residual_top_p: Of the residual codes.
+            speed: Rate of the speech, 0.5 to 2, of voices that plan their durations.
             max_frames: Most frames of an utterance; by default more than any reading of it needs. A cut is warned of.
             generator, seed: Source of the seeds of the utterances.
             speculate: ``False`` decodes plainly; the waveform is the same.
@@ -133,9 +137,10 @@ class TextToSpeechPipeline(SpecPipeline):
         )  # fmt: skip
         texts = [text for text in self._texts(prompt) for _ in range(num_waveforms_per_prompt)]
         voice = self._reference(reference, reference_text, reference_sampling_rate)
-        pieces = self._pieces(texts, row_seeds(len(texts), generator, seed), max_frames)
+        self._check_speed(speed)
+        pieces = self._pieces(texts, row_seeds(len(texts), generator, seed), max_frames, speed)
         requests = [
-            self._request(pieces[start : start + micro_batch_size], voice, codes, speculate, layout)
+            self._request(pieces[start : start + micro_batch_size], voice, codes, speed, speculate, layout)
             for start in range(0, len(pieces), micro_batch_size)
         ]
         spoken: list[Tensor] = []
@@ -168,6 +173,7 @@ class TextToSpeechPipeline(SpecPipeline):
         residual_temperature: float | None = None,
         residual_top_k: int | None = None,
         residual_top_p: float | None = None,
+        speed: float = 1.0,
         max_frames: int | None = None,
         generator: torch.Generator | None = None,
         seed: int | None = None,
@@ -190,8 +196,9 @@ class TextToSpeechPipeline(SpecPipeline):
         )  # fmt: skip
         texts = self._texts(prompt)
         voice = self._reference(reference, reference_text, reference_sampling_rate)
-        pieces = self._pieces(texts, row_seeds(1, generator, seed), max_frames)
-        requests = [self._request([piece], voice, codes, speculate, layout) for piece in pieces]
+        self._check_speed(speed)
+        pieces = self._pieces(texts, row_seeds(1, generator, seed), max_frames, speed)
+        requests = [self._request([piece], voice, codes, speed, speculate, layout) for piece in pieces]
         return self._chunks(texts, pieces, requests, max_frames, output_type)
 
     def _chunks(
@@ -264,10 +271,16 @@ class TextToSpeechPipeline(SpecPipeline):
             return None
         return read_reference(audio, text, rate, self.codec)
 
-    def _pieces(self, texts: list[str], seeds: list[int], max_frames: int | None) -> list[Piece]:
+    def _check_speed(self, speed: float) -> None:
+        if not SPEEDS[0] <= speed <= SPEEDS[1]:
+            raise ValueError(f"`speed` must lie between {SPEEDS[0]} and {SPEEDS[1]}, got {speed}.")
+        if speed != 1.0 and self.talker.text_track is None:
+            raise ValueError(f"`speed` is {speed}, but this voice does not plan its durations; only 1.0 is possible.")
+
+    def _pieces(self, texts: list[str], seeds: list[int], max_frames: int | None, speed: float) -> list[Piece]:
         if max_frames is not None:
             check_positive("max_frames", max_frames)
-        rate = self.codec.frame_rate
+        rate = self.codec.frame_rate / min(1.0, speed)
         return [
             piece
             for number, (text, seed) in enumerate(zip(texts, seeds, strict=True))
@@ -278,7 +291,13 @@ class TextToSpeechPipeline(SpecPipeline):
         return Stopping(frames * self.talker.config.num_codebooks, (self.talker.config.end_code,))
 
     def _request(
-        self, pieces: Sequence[Piece], voice: Reference | None, codes: CodeSampling, speculate: bool, layout: str
+        self,
+        pieces: Sequence[Piece],
+        voice: Reference | None,
+        codes: CodeSampling,
+        speed: float,
+        speculate: bool,
+        layout: str,
     ) -> FrameRequest:
         formed = SamplingParams()  # the target's logits are the law itself
         drafter, rule = self.choose_method(speculate, formed)
@@ -287,14 +306,13 @@ class TextToSpeechPipeline(SpecPipeline):
         frames = max(piece.budget for piece in pieces)
 
         def model(network: SpeechTalker, device: torch.device) -> Any:
-            prompts = []
+            readings = []
             for piece in pieces:
                 text = piece.text if voice is None else voice.before(piece.text)
-                prompt = network.prompt(text_tokens(text)[None].to(device))
-                if voice is not None:
-                    prompt = torch.cat([prompt, network.frames(voice.codes[None].to(device))], dim=1)
-                prompts.append(prompt[0])
-            return TalkerModel(network, prompts, frames)
+                before = None if voice is None else voice.codes.to(device)
+                heard = len(text) - len(piece.text)
+                readings.append(network.read(text_tokens(text).to(device), before, heard, speed))
+            return TalkerModel(network, readings, frames)
 
         return FrameRequest(
             model=model, network=self.talker, seeds=[piece.seed for piece in pieces], sampling=formed,

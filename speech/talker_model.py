@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.runner.cache import SpecCache
 from mmspec.speech.frame_model import InnerSession
-from mmspec.speech.talker import SpeechTalker
+from mmspec.speech.talker import Reading, SpeechTalker
 
 
 class TalkerInner:
@@ -43,19 +43,20 @@ class TalkerModel:
 
     Args:
         talker: The network.
-        prompts: Inputs of each row's prompt (L_b, D), ending with the start of speech, as ``talker.prompt`` makes them;
-            frames of a reference may follow.
+        readings: The text of each row, as ``talker.read`` makes it ready.
         max_frames: Frames that a row may have.
     """
 
-    def __init__(self, talker: SpeechTalker, prompts: Sequence[Tensor], max_frames: int) -> None:
+    def __init__(self, talker: SpeechTalker, readings: Sequence[Reading], max_frames: int) -> None:
         self.network = talker
         self.num_codebooks: int = talker.config.num_codebooks
         self.vocab_size: int = talker.config.first_vocab_size
         self.device = talker.device
-        self._prompts = list(prompts)
-        self._lengths = [len(prompt) for prompt in prompts]
-        self.cache = SpecCache(len(prompts), max(self._lengths) + max_frames + 1, self.device)
+        self._prompts = [reading.prompt for reading in readings]
+        self._lengths = [len(prompt) for prompt in self._prompts]
+        self._beside = torch.stack([reading.beside(max_frames + 1) for reading in readings])  # (B, frames, D)
+        self._spoken = torch.zeros(len(readings), dtype=torch.long, device=self.device)
+        self.cache = SpecCache(len(readings), max(self._lengths) + max_frames + 1, self.device)
 
     def allowed(self) -> Tensor:
         config = self.network.config
@@ -82,15 +83,19 @@ class TalkerModel:
             self._lengths[row] += 1
         longest = max(self._lengths[row] for row in called)
         self.cache.plan(1, longest, only=rows)
-        inputs = self.network.frames(codes[:, None])
+        spoken = self._spoken if rows is None else self._spoken[rows]
+        beside = self._beside[torch.arange(len(spoken), device=self.device) if rows is None else rows, spoken]
+        inputs = self.network.frames(codes[:, None]) + beside[:, None]
         mask = None
         if len(codes) > 1:
             mask = (torch.arange(longest, device=self.device) <= lengths[:, None])[:, None, None]
         hidden = self.network(inputs, lengths[:, None], mask, self.cache)[:, 0]
         if rows is None:
-            self.cache.lengths = self.cache.lengths + 1
+            self.cache.lengths, self._spoken = self.cache.lengths + 1, self._spoken + 1
         else:
-            self.cache.lengths = self.cache.lengths.index_add(0, rows, torch.ones_like(rows))
+            once = torch.ones_like(rows)
+            self.cache.lengths = self.cache.lengths.index_add(0, rows, once)
+            self._spoken = self._spoken.index_add(0, rows, once)
         return self.network.codec_head(hidden).float(), hidden
 
     def inner_inputs(self, states: Tensor | None, codes: Tensor, first: int) -> Tensor:
@@ -123,4 +128,5 @@ class TalkerModel:
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows)
+        self._beside, self._spoken = self._beside[rows], self._spoken[rows]
         self._lengths = [self._lengths[row] for row in rows.tolist()]

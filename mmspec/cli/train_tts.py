@@ -33,6 +33,17 @@ def data(data: Annotated[Path, typer.Option(help="Folder for packages and record
 
 
 @app.command()
+def alignment(data: Data) -> None:
+    """Find where the characters are in the recordings, with the embedded recogniser; takes some minutes.
+
+    [bold]Example[/]: mmspec train tts alignment --data voice
+    """
+    from mmspec.training.tts_alignment import build
+
+    tell_files([build(data)])
+
+
+@app.command()
 def quantizer(
     data: Data, output: Output, seed: Seed = None, device: Device = "auto", settings: Settings = None
 ) -> None:

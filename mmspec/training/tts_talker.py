@@ -4,7 +4,8 @@ Loss: cross-entropy of code 0 and the end after every frame, and of the residual
 work (Sesame, 2025). Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
 heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
 changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
-were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text.
+were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text. The
+text track's durations learn from the alignment by a Poisson likelihood, whose optimum is the mean.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mmspec.speech.codec import SpeechCodec
 from mmspec.speech.speakable import ALPHABET
 from mmspec.speech.talker import SpeechTalker
 from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.tts_alignment import read_durations
 from mmspec.training.tts_data import Recording, read_recordings
 from mmspec.training.tts_documents import Packed, Spoken, draw_documents, pack, spoken
 from mmspec.training.tts_quantizer import load_quantizer
@@ -43,6 +45,7 @@ class TalkerConfig(LoopConfig):
         corrupted: Share of the past codes that are replaced.
         dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
         ahead_weight: Weight of predicting codes after the next one.
+        track_blocks: Blocks of the text track.
         hidden_size, num_layers, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
             fourth of the width.
@@ -51,12 +54,13 @@ class TalkerConfig(LoopConfig):
     data: Path
     quantizer: Path
     frames: int = 800
-    row_width: int = 320
+    row_width: int = 161
     longest: int = 160
     predictor_frames: int = 400
     corrupted: float = 0.1
-    dropped: float = 0.9
+    dropped: float = 0.5
     ahead_weight: float = 0.3
+    track_blocks: int = 4
     hidden_size: int = 192
     num_layers: int = 5
     intermediate_size: int = 512
@@ -77,7 +81,7 @@ def build_talker(config: TalkerConfig, codec: SpeechCodec) -> SpeechTalker:
         predictor_hidden_size=config.predictor_hidden_size, predictor_layers=config.predictor_layers,
         predictor_head_dim=config.predictor_hidden_size // 4,
         predictor_intermediate_size=config.predictor_intermediate_size, first_vocab_size=codes + 3, pad_code=codes,
-        begin_code=codes + 1, end_code=codes + 2,
+        begin_code=codes + 1, end_code=codes + 2, track_blocks=config.track_blocks,
     )  # fmt: skip
 
 
@@ -94,13 +98,26 @@ class TalkerTrainer(nn.Module):
     def states(self, packed: Packed, codes: Tensor) -> Tensor:
         """Talker states (R, N, D), the frames of ``packed`` holding ``codes`` (R, N, G)."""
         talker = self.talker
-        summed = talker.text(packed.text) + talker.codec_embedding(codes[..., 0])
-        rest = torch.zeros_like(summed)
-        for book, embedding in enumerate(talker.code_predictor.codec_embedding, start=1):
-            rest = rest + embedding(codes[..., book])
-        inputs = summed + rest * packed.is_frame[..., None]
-        # the prompt's text stands beside the pad code, frames beside the pad text
-        return talker(inputs, packed.position, packed.mask)
+        first = talker.codec_embedding(codes[..., 0])
+        inputs = torch.where(packed.is_frame[..., None], talker.frames(codes), first)
+        known = packed.document >= 0
+        track = self.track(packed)[packed.document.clamp_min(0), packed.position]
+        return talker(inputs + track * known[..., None], packed.position, packed.mask)
+
+    def track(self, packed: Packed) -> Tensor:
+        """The text beside each document's frames (C, T + 1, D)."""
+        track = self.talker.text_track
+        assert track is not None
+        states = track(self.talker.text_embedding(packed.text), packed.present)
+        return track.spread(states, packed.durations, int(packed.position.max()) + 1)
+
+    def duration_loss(self, packed: Packed) -> Tensor:
+        """Negative log-likelihood of the aligned durations, up to a constant."""
+        track = self.talker.text_track
+        assert track is not None
+        logs = track.log_durations(track(self.talker.text_embedding(packed.text), packed.present))
+        losses = logs.exp() - packed.durations * logs
+        return losses[packed.present].mean()
 
     def loss(self, packed: Packed, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Total loss, and its parts for the log."""
@@ -110,8 +127,10 @@ class TalkerTrainer(nn.Module):
         chosen = packed.is_frame.flatten().nonzero()[:, 0]
         chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.config.predictor_frames]]
         rest, ahead = self.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
-        total = first + rest + self.config.ahead_weight * ahead
-        return total, {"first": first.item(), "rest": rest.item(), "ahead": ahead.item()}
+        durations = self.duration_loss(packed)
+        total = first + rest + durations + self.config.ahead_weight * ahead
+        parts = {"first": first, "rest": rest, "ahead": ahead, "durations": durations}
+        return total, {name: part.item() for name, part in parts.items()}
 
     def residual_losses(self, states: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy of codes (M, G) given talker states (M, D) before them: of the next code, and of later ones."""
@@ -139,7 +158,7 @@ def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Gener
     """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones, and up to ``dropped`` of a row's frames."""
     random = torch.randint(num_codes, packed.codes.shape, generator=generator)
     hit = torch.rand(packed.codes.shape, generator=generator) < share
-    rows, width = packed.text.shape
+    rows, width = packed.document.shape
     limit = dropped * torch.rand(rows, 1, generator=generator)
     hit = hit | (torch.rand(rows, width, generator=generator) < limit)[..., None]
     return torch.where(hit & packed.is_frame[..., None], random, packed.codes)
@@ -156,8 +175,9 @@ def load_encoder(folder: Path) -> SpeechCodec:
 
 def read_material(config: TalkerConfig, codec: SpeechCodec) -> tuple[list[Spoken], list[Spoken]]:
     """Recordings with codes: those to train on, and those held out."""
-    recordings: list[Recording] = read_recordings(config.data)
-    made = spoken(recordings, [codec.encode(recording.waveform) for recording in recordings])
+    seconds = read_durations(config.data)
+    recordings: list[Recording] = [r for r in read_recordings(config.data) if r.name in seconds]
+    made = spoken(recordings, [codec.encode(r.waveform) for r in recordings], seconds, codec.frame_rate)
     pairs = list(zip(recordings, made, strict=True))
     return [s for r, s in pairs if not r.held_out], [s for r, s in pairs if r.held_out]
 

@@ -134,7 +134,7 @@ def test_command_and_decoding(release: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     talker = SpeechTalker.from_pretrained(output).eval()
     with torch.no_grad():
-        prompt = talker.prompt(torch.tensor([[1, 2, 3]]))[0]
+        prompt = talker.read(torch.tensor([1, 2, 3]))
     rows = [
         decode_frames(TalkerModel(talker, [prompt], 4), [5], 4, drafter).rows for drafter in (None, ResidualDrafter())
     ]

@@ -33,7 +33,7 @@ def talker() -> SpeechTalker:
 def model_of(talker: SpeechTalker, rows: tuple[int, ...], frames: int = FRAMES) -> TalkerModel:
     texts = [torch.randint(1, 31, (1, LENGTHS[r]), generator=torch.Generator().manual_seed(r)) for r in rows]
     with torch.no_grad():
-        return TalkerModel(talker, [talker.prompt(text)[0] for text in texts], frames)
+        return TalkerModel(talker, [talker.read(text[0]) for text in texts], frames)
 
 
 def drafter_of(kind: str | None, **settings: Any) -> ResidualDrafter:
