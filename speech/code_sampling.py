@@ -68,3 +68,13 @@ class CodeLaw:
             mine = torch.tensor([other == params for other in self.books], device=books.device)[books]
             drawn = torch.where(mine[..., None], process(scores, params), drawn)
         return drawn
+
+    def guess(self, logits: Tensor, books: Tensor, gumbel: Tensor) -> Tensor:
+        """Draws (...) of residual codes from raw ``logits`` (..., V) with the noise ``gumbel`` (..., V), their laws not cut.
+
+        Nearly always the law's own draws, and cheaper; right for drafts, which a rule judges under the law itself.
+        """
+        if not self._uniform:
+            return (self.rest(logits, books) + gumbel).argmax(-1)
+        temperature = self.books[1].temperature
+        return (logits + temperature * gumbel).argmax(-1)

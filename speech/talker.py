@@ -202,10 +202,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         states = self.text_track(self.text_embedding(with_silence(tokens, self.config.pad_text))[None])
         durations = self.text_track.log_durations(states).exp()
         old, new = durations[:, : heard + 1], durations[:, heard + 1 :]
-        if recorded:
-            durations = torch.cat([old * (recorded / old.sum()), new / speed], dim=1)
-        else:
-            durations = durations / speed
+        rate = recorded / old.sum() if recorded else 1 / speed
+        durations = torch.cat([old * rate, new / speed], dim=1)
         frames = int(durations.sum().ceil()) + 1
         return self.text_track.spread(states, durations, max(frames, recorded + 1))[0]
 

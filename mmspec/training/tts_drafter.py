@@ -143,7 +143,7 @@ class ResidualHeadsTrainer(nn.Module):
     def __init__(self, heads: ResidualHeads, talker: SpeechTalker, config: ResidualDrafterConfig) -> None:
         super().__init__()
         self.heads, self.config = heads, config
-        model = TalkerModel(talker, [torch.zeros(1, talker.config.hidden_size)], 1)
+        model = TalkerModel(talker, [talker.read(torch.tensor([1]))], 1)
         with torch.no_grad():
             self.register_buffer("table", model.code_table().detach(), persistent=False)
             self.register_buffer("lm_head", talker.code_predictor.lm_head.detach(), persistent=False)
@@ -165,13 +165,19 @@ class ResidualHeadsTrainer(nn.Module):
         for newest in range(books - 1):
             with torch.no_grad():
                 origin = self._start(drawn.states) if newest == 0 else drawn.hidden[:, newest - 1]
-            state = self.heads.begin(origin, torch.full((len(origin),), newest))
-            for distance in range(1, books - newest):
-                book = newest + distance
-                before = book - 1 if self.heads.config.kind == "chained" else newest
-                code = self.table[before, drawn.codes[:, before]]
-                read, state = self.heads.step(state, code, torch.full((len(origin),), book), distance)
-                made.append((newest, distance, process((read @ self.lm_head[book - 1].T).float(), self.soft)))
+            place = torch.full((len(origin),), newest)
+            state, reads = self.heads.begin(origin, place), []
+            if self.heads.config.kind == "chained":
+                for book in range(newest + 1, books):
+                    code = self.table[book - 1, drawn.codes[:, book - 1]]
+                    state = self.heads.step(state, code, torch.full_like(place, book))
+                    reads.append(state)
+            else:
+                code = self.table[newest, drawn.codes[:, newest]]
+                reads = list(self.heads.spread(state, code, place, books - 1 - newest).unbind(1))
+            for distance, read in enumerate(reads, start=1):
+                scores = (read @ self.lm_head[newest + distance - 1].T).float()
+                made.append((newest, distance, process(scores, self.soft)))
         return made
 
     def _ahead(self, drawn: Drawn) -> list[tuple[int, int, Tensor]]:

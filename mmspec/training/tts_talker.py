@@ -1,7 +1,6 @@
 """Third stage of the embedded voice: talker and code predictor.
 
-Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes of a share of the frames, as CSM does to spare
-work (Sesame, 2025). Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
+Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later. Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
 heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
 changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
 were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text. The
@@ -41,10 +40,11 @@ class TalkerConfig(LoopConfig):
         frames: Frames of a batch, about; they replace ``batch_size``.
         row_width: Places of a row of the batch.
         longest: Most frames of a joined document.
-        predictor_frames: Frames of a batch that the code predictor is trained on.
         corrupted: Share of the past codes that are replaced.
         dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
+        residual_weight: Weight of the mean loss of the residual codes, that of code 0 being 1.
         ahead_weight: Weight of predicting codes after the next one.
+        ahead_frames: Frames of a batch that learn that, which spares most of its work.
         track_blocks: Blocks of the text track.
         hidden_size, num_layers, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
@@ -53,13 +53,14 @@ class TalkerConfig(LoopConfig):
 
     data: Path
     quantizer: Path
-    frames: int = 800
+    frames: int = 400
     row_width: int = 161
     longest: int = 160
-    predictor_frames: int = 400
     corrupted: float = 0.1
     dropped: float = 0.5
+    residual_weight: float = 3.0
     ahead_weight: float = 0.3
+    ahead_frames: int = 100
     track_blocks: int = 4
     hidden_size: int = 192
     num_layers: int = 5
@@ -125,10 +126,10 @@ class TalkerTrainer(nn.Module):
         states = self.states(packed, past)
         first = F.cross_entropy(self.talker.codec_head(states).float().transpose(1, 2), packed.target)
         chosen = packed.is_frame.flatten().nonzero()[:, 0]
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.config.predictor_frames]]
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
         rest, ahead = self.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
         durations = self.duration_loss(packed)
-        total = first + rest + durations + self.config.ahead_weight * ahead
+        total = first + durations + self.config.residual_weight * rest + self.config.ahead_weight * ahead
         parts = {"first": first, "rest": rest, "ahead": ahead, "durations": durations}
         return total, {name: part.item() for name, part in parts.items()}
 
@@ -137,13 +138,13 @@ class TalkerTrainer(nn.Module):
         predictor, books = self.talker.code_predictor, codes.shape[1]
         inputs = torch.cat([states[:, None], self.talker.embed_codes(codes[:, :-1], 0)], dim=1)
         hidden = predictor(inputs, torch.arange(books)[None])[:, 1:]  # (M, G - 1, E), position p = index + 1
-        logits = torch.einsum("mpe,gke->mpgk", hidden, predictor.lm_head).float()
-        losses = F.cross_entropy(
-            logits.flatten(0, 2), codes[:, None, 1:].expand(-1, books - 1, -1).flatten(), reduction="none"
-        )
-        losses = losses.view(len(codes), books - 1, books - 1).mean(0)
-        later = torch.ones_like(losses, dtype=torch.bool).triu(1)
-        return losses.diagonal().mean(), losses[later].mean()
+        logits = torch.einsum("mpe,pke->mkp", hidden, predictor.lm_head).float()
+        some = slice(self.config.ahead_frames)
+        ahead = torch.einsum("mpe,gke->mkpg", hidden[some], predictor.lm_head).float()
+        target = codes[some, None, 1:].expand(-1, books - 1, -1)
+        later = torch.ones(books - 1, books - 1, dtype=torch.bool).triu(1)
+        losses = F.cross_entropy(ahead, target, reduction="none").mean(0)
+        return F.cross_entropy(logits, codes[:, 1:]), losses[later].mean()
 
 
 def reader(talker: SpeechTalker, config: TalkerConfig) -> TalkerTrainer:

@@ -45,16 +45,18 @@ def lively(model: Any, std: float = 0.25, seed: int = 0) -> Any:
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "norm" not in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+            elif name.endswith("bias"):
+                parameter.zero_()  # a layer's own start would come from the global generator
     return model.eval()
 
 
-def tiny_talker(seed: int = 0, books: int = BOOKS, codes: int = CODES) -> SpeechTalker:
+def tiny_talker(seed: int = 0, books: int = BOOKS, codes: int = CODES, track_blocks: int = 0) -> SpeechTalker:
     model = SpeechTalker(
         text_vocab_size=len(ALPHABET) + 1, text_hidden_size=16, num_codebooks=books, num_codes=codes, hidden_size=32,
         num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=48, predictor_hidden_size=24,
         predictor_layers=2, predictor_heads=2, predictor_kv_heads=2, predictor_head_dim=12,
         predictor_intermediate_size=32, first_vocab_size=codes + 3, pad_code=codes, begin_code=codes + 1,
-        end_code=codes + 2,
+        end_code=codes + 2, track_blocks=track_blocks,
     )  # fmt: skip
     return lively(model, seed=seed)
 

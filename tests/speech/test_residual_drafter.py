@@ -259,7 +259,7 @@ def test_bad_settings() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             ResidualDrafter(**settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="offset, gated, chained"):
-        ResidualHeads("medusa")
+    with pytest.raises(ValueError, match="offset, gated, medusa, chained"):
+        ResidualHeads("hydra")
     with pytest.raises(ValueError, match="made for 7 codes"):
         decode_frames(model_of(tiny_talker(), (0,)), [0], 1, ResidualDrafter(heads=tiny_heads("gated", 7)))
