@@ -21,6 +21,9 @@ from mmspec.models.strict import StrictModelMixin
 from mmspec.speech.qwen_layers import QwenStack, StackSizes
 from mmspec.speech.text_track import TextTrack
 
+LONGEST = 25.0
+"""Frames that a character may be planned to last; an untrained head would say anything."""
+
 
 class TextProjection(nn.Module):
     """Two layers from the width of text embeddings to that of the talker."""
@@ -200,7 +203,7 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         """The track (T, D) of ``tokens`` (L,), the first ``heard`` of which fill ``recorded`` frames."""
         assert self.text_track is not None
         states = self.text_track(self.text_embedding(with_silence(tokens, self.config.pad_text))[None])
-        durations = self.text_track.log_durations(states).exp()
+        durations = self.text_track.log_durations(states).exp().clamp_max(LONGEST)
         old, new = durations[:, : heard + 1], durations[:, heard + 1 :]
         rate = recorded / old.sum() if recorded else 1 / speed
         durations = torch.cat([old * rate, new / speed], dim=1)

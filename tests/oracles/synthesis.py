@@ -77,7 +77,7 @@ def tiny_heads(kind: str, books: int = BOOKS, width: int = 24, input_width: int 
 
 
 def tiny_voice(drafter: Drafter | None = None, **settings: Any) -> TextToSpeechPipeline:
-    pipe = TextToSpeechPipeline(tiny_talker(), tiny_codec(), drafter, **settings)
+    pipe = TextToSpeechPipeline(tiny_talker(track_blocks=1), tiny_codec(), drafter, **settings)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

@@ -195,6 +195,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ("no", {"layout": "tree"}, "auto, chain, fixed"),
     ("no", {"seed": [1, 2]}, "2 entries"),
     ("no", {"reference_text": "hi"}, "belong to a `reference`"),
+    ("no", {"speed": 3.0}, "between 0.5 and 2.0"),
 ]
 
 
