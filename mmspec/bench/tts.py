@@ -26,6 +26,7 @@ from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
+from mmspec.speech.talker import Reading
 from mmspec.speech.talker_model import TalkerModel
 
 SENTENCES = "sentences.json"
@@ -94,7 +95,8 @@ def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
     """Time the calls of ``pipe`` behind a prompt and speech of usual length, the kinds taking turns."""
     talker, books = pipe.talker, pipe.talker.config.num_codebooks
     device = talker.device
-    model = TalkerModel(talker, [torch.zeros(40, talker.config.hidden_size, device=device)], 4 * repeats + 40)
+    nothing = torch.zeros(40, talker.config.hidden_size, device=device)
+    model = TalkerModel(talker, [Reading(nothing, nothing[:0], nothing[0])], 4 * repeats + 40)
     _, states = model.prefill()
     frame = torch.zeros(1, books, dtype=torch.long, device=device)
     for _ in range(20):
