@@ -109,6 +109,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         pad_code, begin_code, end_code: Special tokens of code 0.
         pad_text: Text token that accompanies frames, and stands for silence around a text track.
         track_blocks: Blocks of the :class:`TextTrack`; 0 puts the text into the prompt, as Qwen3-TTS does.
+        frame_stack: Frames that a step of the talker draws, one after the other; G x frame_stack codes then take the part
+            of the G codes of a frame, each place in the stack with embeddings and heads of its own.
 
     Raises:
         ValueError: If sizes do not fit.
@@ -141,6 +143,7 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         rope_theta: float = 10_000.0,
         norm_eps: float = 1e-6,
         track_blocks: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         super().__init__()
         specials = (pad_code, begin_code, end_code)
@@ -149,6 +152,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
                 f"Special tokens {specials} must lie in [{num_codes}, {first_vocab_size}), and `num_codebooks` "
                 f"({num_codebooks}) must be at least 2."
             )
+        if frame_stack < 1:
+            raise ValueError(f"`frame_stack` must be at least 1, got {frame_stack}.")
         shared = {"rope_theta": rope_theta, "norm_eps": norm_eps}
         sizes = StackSizes(
             hidden_size=hidden_size, num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_kv_heads,
@@ -165,7 +170,12 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         self.codec_embedding = nn.Embedding(first_vocab_size, hidden_size)
         self.stack = QwenStack(sizes)
         self.codec_head = nn.Linear(hidden_size, first_vocab_size, bias=False)
-        self.code_predictor = CodePredictor(hidden_size, num_codebooks, num_codes, inner)
+        self.code_predictor = CodePredictor(hidden_size, self.codes_per_step, num_codes, inner)
+
+    @property
+    def codes_per_step(self) -> int:
+        """Codes that follow one call of the talker, all frames of a stack together."""
+        return int(self.config.num_codebooks * self.config.frame_stack)
 
     def get_output_embeddings(self) -> nn.Linear:
         """The head of code 0, by which drafters know their target."""

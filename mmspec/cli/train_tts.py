@@ -153,6 +153,31 @@ def drafter(
 
 
 @app.command()
+def maskgit(
+    data: Data,
+    quantizer: Quantizer,
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts predictor'.")],
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train a network that fills residual codes in parallel, for 'mmspec speak --depth maskgit'; an option of a voice.
+
+    [bold]Example[/]: mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/talker --output runs/maskgit --steps 2000
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_maskgit", "MaskPredictorConfig", given, device, settings)
+
+
+@app.command()
 def export(
     data: Data,
     quantizer: Quantizer,
@@ -160,6 +185,9 @@ def export(
     talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
     drafter: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts drafter'.")],
     output: Output,
+    maskgit: Annotated[
+        Path | None, typer.Option(help="Output folder of 'mmspec train tts maskgit', if there is one.")
+    ] = None,
 ) -> None:
     """Write the trained voice and its card. Needs jiwer and pocketsphinx.
 
@@ -168,5 +196,5 @@ def export(
     from mmspec.training.tts_export import ExportConfig
     from mmspec.training.tts_export import export as write
 
-    config = ExportConfig(data=data, quantizer=quantizer, codec=codec, talker=talker, drafter=drafter)
+    config = ExportConfig(data=data, quantizer=quantizer, codec=codec, talker=talker, drafter=drafter, maskgit=maskgit)
     tell_files([write(config, output)])

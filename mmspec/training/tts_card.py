@@ -41,6 +41,7 @@ Input: characters (a-z, apostrophe, space, comma, full stop). Numbers and a few 
 | `talker` | {layers} layers, width {width}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
 | `codec` | {frame_rate:g} frames a second, {books} codebooks of {codes}; causal decoder with inverse transform, 16 kHz | {codec:,} | float16 |
 | `drafter` | `ResidualDrafter`, {kind} | {heads:,}, {share:.2%} of the talker's | float16 |
+{mask_part}
 
 Run it in float32. Recommended sampling, which a call uses by default: code 0 temperature {first_temperature:g}, top-k
 {first_top_k}; residual codes temperature {rest_temperature:g}, top-k {rest_top_k}.
@@ -66,7 +67,7 @@ kept from training; an over-fitted voice is not expected to read them.
 | trained recordings | {first:.2f} | {rest:.2f} |
 | held-out recordings | {first_out:.2f} | {rest_out:.2f} |
 
-{assessment}
+{mask_measured}{assessment}
 
 ## Training
 
@@ -83,11 +84,35 @@ mmspec train tts quantizer --data voice --output runs/quantizer
 mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
 mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
 mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps {drafter_steps}
-mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter -o tiny-tts
+{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter{mask_option} -o tiny-tts
 ```
 
 Data and licence: see NOTICE.
 """
+
+
+MASK_PART = '| `mask_predictor` | MaskGIT, {layers} layers, width {width}; for `depth="maskgit"` | {parameters:,} | float16 |\n'
+MASK_MEASURED = (
+    "`mask_predictor` fills residual codes in parallel, by a law of its own; cross-entropy of masked codes: {trained:.2f} nats on "
+    "trained recordings, {held_out:.2f} on held-out ones.\n\n"
+)
+MASK_COMMAND = "mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/talker --output runs/maskgit --steps {steps}\n"
+
+
+def mask_lines(pipe: TextToSpeechPipeline, training: dict[str, Any]) -> dict[str, str]:
+    """What the card says of a mask predictor; nothing where there is none."""
+    if pipe.mask_predictor is None:
+        return dict.fromkeys(("mask_part", "mask_measured", "mask_command", "mask_option"), "")
+    config, report = pipe.mask_predictor.config, training["reports"]["maskgit"]
+    losses = {name: report[name]["masked_code_loss"] for name in ("trained", "held_out")}
+    return {
+        "mask_part": MASK_PART.format(
+            layers=config.num_layers, width=config.hidden_size, parameters=_count(pipe.mask_predictor)
+        ),
+        "mask_measured": MASK_MEASURED.format(**losses),
+        "mask_command": MASK_COMMAND.format(steps=training["stages"]["maskgit"]["steps"]),
+        "mask_option": " --maskgit runs/maskgit",
+    }
 
 
 def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment: str) -> str:
@@ -113,7 +138,7 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
         first_out=reports["talker"]["held_out"]["first_code_loss"],
         rest_out=reports["talker"]["held_out"]["residual_code_loss"], assessment=assessment,
         codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"],
-        drafter_steps=stages["drafter"]["steps"], **sampling,
+        drafter_steps=stages["drafter"]["steps"], **sampling, **mask_lines(pipe, training),
     ).replace("\n\n\n", "\n\n")  # fmt: skip
 
 

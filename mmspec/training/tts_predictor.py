@@ -4,7 +4,7 @@ The talker learns code 0 long before the predictor knows the seven others. Its s
 several degrees, and the predictor goes on learning from them: an epoch costs a third of one with the talker. The losses are
 those of the stage before.
 
-Symbols: M frames, V variants of the past, G codes a frame, D talker width.
+Symbols: M frames, G codes a frame, D talker width.
 """
 
 from __future__ import annotations
@@ -17,19 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mmspec.speech.talker import SpeechTalker
 from mmspec.training.loop import LoopConfig, fit, step_generator
-from mmspec.training.tts_documents import Spoken, pack
-from mmspec.training.tts_talker import (
-    TalkerConfig,
-    TalkerTrainer,
-    corrupt,
-    evaluate,
-    load_encoder,
-    read_material,
-    reader,
-    specials,
-)
+from mmspec.training.tts_states import draw_states, frozen_states, open_talker
+from mmspec.training.tts_talker import TalkerTrainer, evaluate
 
 logger = logging.getLogger(__name__)
 
@@ -53,24 +43,6 @@ class PredictorConfig(LoopConfig):
     batch_size: int = 400
     learning_rate: float = 1.5e-3
     average_decay: float = 0.995
-
-
-@torch.no_grad()
-def frozen_states(talker: SpeechTalker, material: list[Spoken], config: PredictorConfig) -> tuple[Tensor, Tensor]:
-    """Talker states (V, M, D) before every frame, and the frames' codes (M, G)."""
-    base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
-    trainer = reader(talker, base)
-    states: list[list[Tensor]] = [[] for _ in config.corrupted]
-    codes = []
-    for start in range(0, len(material), 40):
-        packed = pack(material[start : start + 40], base.row_width, specials(talker))
-        before = packed.is_frame.flatten().nonzero()[:, 0] - 1
-        codes.append(packed.codes.flatten(0, 1)[before + 1])
-        for variant, share in enumerate(config.corrupted):
-            generator = step_generator(config.seed + 1 + variant, start)
-            past = corrupt(packed, share, talker.config.num_codes, generator)
-            states[variant].append(trainer.states(packed, past).flatten(0, 1)[before])
-    return torch.stack([torch.cat(parts) for parts in states]), torch.cat(codes)
 
 
 class PredictorTrainer(nn.Module):
@@ -100,18 +72,12 @@ def train(config: PredictorConfig) -> Path:
         ValueError: If ``config.resume`` meets a checkpoint made with other settings.
     """
     torch.manual_seed(config.seed)
-    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval()
-    base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
-    material, held_out = read_material(base, load_encoder(config.quantizer))
-    states, codes = frozen_states(talker, material, config)
-    losses = reader(talker, base)
-    trainer = PredictorTrainer(losses, config)
+    losses, material, held_out = open_talker(config.data, config.quantizer, config.talker)
+    states, codes = frozen_states(losses, material, config.corrupted, config.seed)
+    trainer, talker = PredictorTrainer(losses, config), losses.talker
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        generator = step_generator(config.seed, step)
-        rows = torch.randint(len(codes), (config.batch_size,), generator=generator)
-        variants = torch.randint(len(states), (config.batch_size,), generator=generator)
-        return trainer.loss(states[variants, rows], codes[rows])
+        return trainer.loss(*draw_states(states, codes, config.batch_size, step_generator(config.seed, step)))
 
     seconds = fit(trainer, loss_of, config)
     report = {
