@@ -287,7 +287,7 @@ class TextToSpeechPipeline(SpecPipeline):
             if text is not None or rate is not None:
                 raise ValueError("`reference_text` and `reference_sampling_rate` belong to a `reference`; give one.")
             return None
-        return read_reference(audio, text, rate, self.codec)
+        return read_reference(audio, text, rate, self.codec, self.talker.config.frame_stack)
 
     def _check_speed(self, speed: float) -> None:
         if not SPEEDS[0] <= speed <= SPEEDS[1]:
@@ -343,10 +343,10 @@ class TextToSpeechPipeline(SpecPipeline):
             readings = []
             for piece in pieces:
                 text = piece.text if voice is None else voice.before(piece.text)
-                before = None if voice is None else voice.codes.to(device)
+                before = None if voice is None else voice.codes.to(device).view(-1, network.codes_per_step)
                 heard = len(text) - len(piece.text)
                 readings.append(network.read(text_tokens(text).to(device), before, heard, speed))
-            return TalkerModel(network, readings, frames)
+            return TalkerModel(network, readings, -(-frames // network.config.frame_stack))
 
         return FrameRequest(
             model=model, network=self.talker, seeds=[piece.seed for piece in pieces], sampling=formed,

@@ -38,7 +38,7 @@ Input: characters (a-z, apostrophe, space, comma, full stop). Numbers and a few 
 
 | folder | what | parameters | stored |
 | --- | --- | --- | --- |
-| `talker` | {layers} layers, width {width}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
+| `talker` | {layers} layers, width {width}{stack}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
 | `codec` | {frame_rate:g} frames a second, {books} codebooks of {codes}; causal decoder with inverse transform, 16 kHz | {codec:,} | float16 |
 | `drafter` | `ResidualDrafter`, {kind} | {heads:,}, {share:.2%} of the talker's | float16 |
 {mask_part}
@@ -129,7 +129,7 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
     return CARD.format(
         books=codec.num_codebooks, codes=codec.num_codes, frame_rate=pipe.codec.frame_rate,
         recordings=training["recordings"], minutes=training["minutes_of_speech"], layers=talker.num_layers,
-        width=talker.hidden_size, inner_layers=talker.predictor_layers, inner_width=talker.predictor_hidden_size,
+        stack=f", {talker.frame_stack} frames a step" if talker.frame_stack > 1 else "", width=talker.hidden_size, inner_layers=talker.predictor_layers, inner_width=talker.predictor_hidden_size,
         talker=_count(pipe.talker), codec=_count(pipe.codec), heads=_count(heads), kind=pipe.drafter.kind,
         share=_count(heads) / _count(pipe.talker), rows="\n".join(rows), stages="\n".join(steps),
         codec_mel=reports["codec"]["trained"]["mel_distance"], codec_sdr=reports["codec"]["trained"]["si_sdr"],

@@ -100,7 +100,7 @@ class Drawn:
 @torch.no_grad()
 def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterConfig) -> Drawn:
     """Draw a frame for each of the talker ``states`` (M, D), all residual codes one after the other."""
-    predictor, books, codes = talker.code_predictor, talker.config.num_codebooks, talker.config.num_codes
+    predictor, books, codes = talker.code_predictor, talker.codes_per_step, talker.config.num_codes
     generator = step_generator(config.seed, -1)
 
     def gumbel(*shape: int) -> Tensor:
@@ -241,7 +241,7 @@ def train(config: ResidualDrafterConfig) -> Path:
     drawn = drawn.rows(slice(len(drawn.codes) // 10, None))
     sizes = talker.config
     heads = ResidualHeads(
-        config.kind, sizes.num_codebooks, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
+        config.kind, talker.codes_per_step, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
         target=fingerprint(talker),
     )  # fmt: skip
     trainer = ResidualHeadsTrainer(heads, talker, config)

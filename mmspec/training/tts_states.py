@@ -32,7 +32,9 @@ def open_talker(data: Path, quantizer: Path, talker: Path) -> tuple[TalkerTraine
         quantizer, talker: Output folders of the stages before.
     """
     network = SpeechTalker.from_pretrained(talker / "talker").eval()
-    base = TalkerConfig(data=data, quantizer=quantizer, output=talker, steps=1)
+    base = TalkerConfig(
+        data=data, quantizer=quantizer, output=talker, steps=1, frame_stack=network.config.frame_stack
+    )  # fmt: skip
     material, held_out = read_material(base, load_encoder(quantizer))
     return reader(network, base), material, held_out
 

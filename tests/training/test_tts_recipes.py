@@ -220,6 +220,52 @@ def test_predictor(data: Path, quantizer: Path, talker: Path, tmp_path: Path) ->
     assert all(name.startswith("code_predictor.") and "codec_embedding" not in name for name in changed)
 
 
+def test_stacked_frames(data: Path, quantizer: Path, tmp_path: Path) -> None:
+    """Two frames a step, through all stages that read the talker."""
+    shared: dict[str, Any] = {"data": data, "quantizer": quantizer, "steps": 2, "log_every": 1}
+    folders = {name: tmp_path / name for name in ("talker", "predictor", "drafter", "maskgit")}
+    tts_talker.train(tts_talker.TalkerConfig(output=folders["talker"], frame_stack=2, **shared, **TALKER))
+    tts_predictor.train(
+        tts_predictor.PredictorConfig(
+            output=folders["predictor"], talker=folders["talker"], batch_size=16, **shared
+        )
+    )  # fmt: skip
+    shared["talker"] = folders["predictor"]
+    drafter = tts_drafter.train(
+        tts_drafter.ResidualDrafterConfig(
+            output=folders["drafter"], frames=30, hidden_size=4, batch_size=16, first_top_k=4, rest_top_k=4, **shared
+        )
+    )  # fmt: skip
+    masked = tts_maskgit.train(
+        tts_maskgit.MaskPredictorConfig(
+            output=folders["maskgit"], hidden_size=16, num_layers=1, intermediate_size=24, batch_size=16, **shared
+        )
+    )  # fmt: skip
+    network = SpeechTalker.from_pretrained(folders["predictor"] / "talker").eval()
+    assert network.codes_per_step == 6
+    config = tts_talker.TalkerConfig(
+        output=tmp_path, frame_stack=2, **{k: shared[k] for k in ("data", "quantizer", "steps")}
+    )
+    codec = tts_talker.load_encoder(quantizer)
+    trained, _ = tts_talker.read_material(config, codec)
+    waveform = read_recordings(data)[0].waveform
+    assert torch.equal(
+        trained[0].codes.view(-1, 3)[: len(waveform) // codec.frame_samples],
+        codec.encode(waveform)[: len(waveform) // codec.frame_samples],
+    )
+    assert -1 < float(trained[0].durations.sum()) - len(trained[0].codes) <= 0
+    pipe = TextToSpeechPipeline(
+        network, codec, ResidualDrafter.from_pretrained(drafter),
+        mask_predictor=MaskPredictor.from_pretrained(masked).eval(),
+    )  # fmt: skip
+    pipe.set_progress_bar_config(disable=True)
+    asked: dict[str, Any] = {"seed": 0, "max_frames": 3, "output_type": "tokens", "temperature": 0.5}
+    with pytest.warns(UserWarning, match="were cut"):
+        spec, plain, other = (pipe("tone", **asked, **how) for how in ({}, {"speculate": False}, {"depth": "maskgit"}))
+    assert torch.equal(spec.tokens[0], plain.tokens[0])
+    assert other.tokens[0].shape == (3, 3)
+
+
 def test_drafted_frames_have_the_models_law(talker: Path) -> None:
     """Codes that the recipe draws are the ones that its own noise picks from the laws it keeps."""
     network = SpeechTalker.from_pretrained(talker / "talker").eval()
