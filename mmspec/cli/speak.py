@@ -41,6 +41,7 @@ def speak(
     residual_top_k: Annotated[
         int | None, typer.Option(help="Of the residual codes.", rich_help_panel=options.SAMPLING)
     ] = None,
+    speed: Annotated[float, typer.Option(help="Rate of the speech, 0.5 to 2.")] = 1.0,
     max_frames: Annotated[int | None, typer.Option(help="Most frames of an utterance.")] = None,
     drafter: options.DrafterName = None,
     acceptance: options.AcceptanceName = None,
@@ -62,7 +63,7 @@ def speak(
     set_method(pipe, drafter, acceptance, assignments or [])
     asked: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "residual_temperature": residual_temperature,
-        "residual_top_k": residual_top_k, "max_frames": max_frames, "reference": reference,
+        "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
         "reference_text": reference_text, "speculate": not plain, "output_type": "pcm",
     }  # fmt: skip
     if stream is not None:
