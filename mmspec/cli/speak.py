@@ -41,6 +41,7 @@ def speak(
     residual_top_k: Annotated[
         int | None, typer.Option(help="Of the residual codes.", rich_help_panel=options.SAMPLING)
     ] = None,
+    speed: Annotated[float, typer.Option(help="Rate of the speech, 0.5 to 2.")] = 1.0,
     depth: Annotated[
         str,
         typer.Option(
@@ -71,7 +72,7 @@ def speak(
     set_method(pipe, drafter, acceptance, assignments or [])
     asked: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "residual_temperature": residual_temperature,
-        "residual_top_k": residual_top_k, "max_frames": max_frames, "reference": reference,
+        "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
         "reference_text": reference_text, "speculate": not plain, "depth": depth, "depth_steps": depth_steps,
         "output_type": "pcm",
     }  # fmt: skip

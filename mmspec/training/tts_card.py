@@ -28,7 +28,7 @@ tags: [text-to-speech, speculative-decoding, residual-vector-quantization]
 
 # mmspec/tiny-tts
 
-A very small voice: a talker and a code predictor in the layout of Qwen3-TTS, and a codec with {books} codes a frame. It exists so
+A very small voice: a talker and a code predictor in the layout of Qwen3-TTS but for the text, which lies beside the frames with planned durations, and a codec with {books} codes a frame. It exists so
 that mmspec's demonstration, tests and benchmarks run a real, trained model anywhere, in seconds, without a download. It was over-fitted on
 purpose to {recordings} telephone prompts ({minutes:.1f} minutes) of one speaker: it repeats those, and other texts badly.
 
@@ -75,11 +75,12 @@ kept from training; an over-fitted voice is not expected to read them.
 | --- | --- | --- |
 {stages}
 
-on two shared cores of a server processor, one thread each; minutes are wall time on a busy machine. Codes by k-means, then AdamW with a
+on two shared cores of a server processor, one thread each; minutes are wall time on a busy machine. Characters were aligned with `mmspec/tiny-asr`. Codes by k-means with a price on rare ones, then AdamW with a
 cosine schedule.
 
 ```
 mmspec train tts data --data voice
+mmspec train tts alignment --data voice
 mmspec train tts quantizer --data voice --output runs/quantizer
 mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
 mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
