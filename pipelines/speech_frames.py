@@ -44,7 +44,8 @@ def open_frames(request: FrameRequest, device: torch.device) -> SpeculativeDecod
         ValueError: If the drafter or the layout does not fit the model.
     """
     model: Any = request.model(request.network, device)
-    law = CodeLaw(request.codes.of_books(model.num_codebooks), model.allowed())
+    codes = request.codes
+    law = CodeLaw(codes.of_books(model.num_codebooks), model.allowed(), codes.repetition_penalty)
     noise = RowNoise(torch.tensor(request.seeds, device=device), law.vocab_size)
     # frames are short: a table of noise far ahead would cost more than it spares
     noise.chunk = 4 * model.num_codebooks

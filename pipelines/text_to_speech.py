@@ -21,7 +21,7 @@ from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.seeds import row_seeds
 from mmspec.pipelines.speech_frames import FrameRequest, count_calls, open_frames
 from mmspec.pipelines.speech_reference import Reference, read_reference
-from mmspec.pipelines.speech_synthesis_output import OUTPUT_TYPES, AudioChunk, SynthesisOutput, as_type
+from mmspec.pipelines.speech_synthesis_output import AudioChunk, SynthesisOutput, as_type, check_output_type
 from mmspec.speech.code_sampling import CodeSampling
 from mmspec.speech.codec import SpeechCodec
 from mmspec.speech.codec_stream import CodecStream, decode
@@ -31,7 +31,6 @@ from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
 from mmspec.speech.utterances import Piece, make_pieces, text_tokens
 
-SAMPLING = ("temperature", "top_k", "top_p")
 DEPTHS = ("ar", "maskgit")
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech."""
@@ -46,7 +45,8 @@ class TextToSpeechPipeline(SpecPipeline):
         drafter: How residual codes are drafted; ``None`` decodes plainly.
         acceptance: How drafts are judged; ``None`` is the exact :class:`CoupledAcceptance`.
         mask_predictor: Fills residual codes in parallel, for calls with ``depth="maskgit"``.
-        first, rest: ``temperature``, ``top_k`` and ``top_p`` of code 0 and of the residual codes where a call gives none.
+        first, rest: ``temperature``, ``top_k`` and ``top_p`` of code 0 and of the residual codes where a call gives none;
+            ``first`` may also have a ``repetition_penalty``.
 
     Raises:
         ValueError: If talker and codec do not fit, or a sampling setting is out of range.
@@ -71,9 +71,7 @@ class TextToSpeechPipeline(SpecPipeline):
             talker=talker, codec=codec, drafter=drafter, acceptance=acceptance, mask_predictor=mask_predictor
         )
         self.register_to_config(first=first, rest=rest)
-        for part in (first, rest):
-            settings: dict[str, Any] = dict(part or {})
-            SamplingParams(**settings)
+        CodeSampling.of_settings(first or {}, rest or {})
         sizes = [(model.config.num_codebooks, model.config.num_codes) for model in (talker, codec)]
         if sizes[0] != sizes[1]:
             raise ValueError(f"The talker draws {sizes[0]} (books, codes), but the codec has {sizes[1]}.")
@@ -96,6 +94,7 @@ class TextToSpeechPipeline(SpecPipeline):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        repetition_penalty: float | None = None,
         residual_temperature: float | None = None,
         residual_top_k: int | None = None,
         residual_top_p: float | None = None,
@@ -121,6 +120,7 @@ class TextToSpeechPipeline(SpecPipeline):
             reference_sampling_rate: Rate of a bare array.
             num_waveforms_per_prompt: Readings of every text.
             temperature, top_k, top_p: Of code 0 and the end; by default the checkpoint's.
+            repetition_penalty: Of code 0, see :class:`mmspec.speech.code_sampling.CodeSampling`.
             residual_temperature, residual_top_k, residual_top_p: Of the residual codes.
             speed: Rate of the speech, 0.5 to 2, of voices that plan their durations.
             max_frames: Most frames of an utterance; by default more than any reading of it needs. A cut is warned of.
@@ -143,10 +143,11 @@ class TextToSpeechPipeline(SpecPipeline):
         self.check_callback(callback_on_step_end_tensor_inputs)
         check_positive("micro_batch_size", micro_batch_size)
         check_positive("num_waveforms_per_prompt", num_waveforms_per_prompt)
-        _check_output_type(output_type)
+        check_output_type(output_type)
         codes = self._sampling(
-            (temperature, top_k, top_p), (residual_temperature, residual_top_k, residual_top_p)
-        )  # fmt: skip
+            {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty},
+            {"temperature": residual_temperature, "top_k": residual_top_k, "top_p": residual_top_p},
+        )
         texts = [text for text in self._texts(prompt) for _ in range(num_waveforms_per_prompt)]
         voice = self._reference(reference, reference_text, reference_sampling_rate)
         self._check_speed(speed)
@@ -185,6 +186,7 @@ class TextToSpeechPipeline(SpecPipeline):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        repetition_penalty: float | None = None,
         residual_temperature: float | None = None,
         residual_top_k: int | None = None,
         residual_top_p: float | None = None,
@@ -205,12 +207,13 @@ class TextToSpeechPipeline(SpecPipeline):
         Raises:
             TypeError, ValueError, FileNotFoundError: For bad arguments, before the first forward.
         """
-        _check_output_type(output_type)
+        check_output_type(output_type)
         if output_type == "tokens" or not isinstance(prompt, str):
             raise ValueError("`stream` speaks one text and yields sound; call the pipeline for several or for tokens.")
         codes = self._sampling(
-            (temperature, top_k, top_p), (residual_temperature, residual_top_k, residual_top_p)
-        )  # fmt: skip
+            {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty},
+            {"temperature": residual_temperature, "top_k": residual_top_k, "top_p": residual_top_p},
+        )
         texts = self._texts(prompt)
         voice = self._reference(reference, reference_text, reference_sampling_rate)
         self._check_speed(speed)
@@ -272,15 +275,13 @@ class TextToSpeechPipeline(SpecPipeline):
             raise ValueError("`prompt` is an empty list; give at least one text.")
         return [speakable(text) for text in texts]
 
-    def _sampling(self, first: Sequence[Any], rest: Sequence[Any]) -> CodeSampling:
+    def _sampling(self, first: Mapping[str, Any], rest: Mapping[str, Any]) -> CodeSampling:
         """The sampling of a call: what it gives, else the checkpoint's."""
-        made = []
-        for given, saved in ((first, self.config.first), (rest, self.config.rest)):
-            values = dict(saved or {})
-            values |= {name: value for name, value in zip(SAMPLING, given, strict=True) if value is not None}
-            made.append(SamplingParams(**values))
-            made[-1].check_vocabulary(self.codec.config.num_codes)
-        return CodeSampling(*made)
+        asked = [{name: value for name, value in given.items() if value is not None} for given in (first, rest)]
+        sampling = CodeSampling.of_settings((self.config.first or {}) | asked[0], (self.config.rest or {}) | asked[1])
+        for book in sampling.of_books(2):
+            book.check_vocabulary(self.codec.config.num_codes)
+        return sampling
 
     def _reference(self, audio: Any, text: str | None, rate: int | None) -> Reference | None:
         if audio is None:
@@ -392,8 +393,3 @@ class TextToSpeechPipeline(SpecPipeline):
                 stacklevel=3,
             )
         return SynthesisOutput(None, self.sampling_rate, tokens, texts, reasons, stats)
-
-
-def _check_output_type(output_type: str) -> None:
-    if output_type not in OUTPUT_TYPES:
-        raise ValueError(f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {output_type!r}.")

@@ -72,6 +72,7 @@ class MaskedFrameDecoder:
         self._budgets = self.stopping.budgets(len(zeros), zeros.device)
         self._place = 0  # order index of the next token of every row
         self._codes = zeros[:, None]  # the last frame (b, G)
+        self._seen = self.law.history(len(zeros))
         self._filled: list[tuple[Tensor, Tensor]] = []  # talker states (b, D) and codes (b, G) of all frames
         self.stats.rows = [RowStats() for _ in self._alive]
         self.stats.calls = {"talker": 0, "predictor": 0}
@@ -82,7 +83,9 @@ class MaskedFrameDecoder:
             logits, self._states = self.model.advance(None, self._codes) if start else self.model.prefill()
         self._count("talker", 1)
         noise = self.noise.target(torch.full_like(self.noise.seeds, start), 1, start, start)
-        first = draw(self.law.first(logits), noise[:, 0])
+        first = draw(self.law.first(logits, self._seen), noise[:, 0])
+        if self._seen is not None:
+            self._seen = self._seen.scatter(1, first[:, None], True)
         first = first[self._commit(first[:, None])]
         if not self._alive:
             return
@@ -112,6 +115,7 @@ class MaskedFrameDecoder:
         if len(running) < len(self._alive):
             self._alive = [self._alive[place] for place in running.tolist()]
             self._budgets, self._states = self._budgets[running], self._states[running]
+            self._seen = None if self._seen is None else self._seen[running]
             if self._alive:
                 self.model.select_rows(running)
                 self.noise.select_rows(running)

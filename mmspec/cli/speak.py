@@ -35,6 +35,10 @@ def speak(
     reference_text: Annotated[str | None, typer.Option(help="What is said in it.")] = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Above 1 shuns repeated first codes.", rich_help_panel=options.SAMPLING),
+    ] = None,
     residual_temperature: Annotated[
         float | None, typer.Option(help="Of the residual codes.", rich_help_panel=options.SAMPLING)
     ] = None,
@@ -71,8 +75,8 @@ def speak(
     pipe = load_voice(model, device, dtype)
     set_method(pipe, drafter, acceptance, assignments or [])
     asked: dict[str, Any] = {
-        "seed": seed, "temperature": temperature, "top_k": top_k, "residual_temperature": residual_temperature,
-        "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
+        "seed": seed, "temperature": temperature, "top_k": top_k, "repetition_penalty": repetition_penalty,
+        "residual_temperature": residual_temperature, "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
         "reference_text": reference_text, "speculate": not plain, "depth": depth, "depth_steps": depth_steps,
         "output_type": "pcm",
     }  # fmt: skip

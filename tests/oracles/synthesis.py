@@ -113,7 +113,8 @@ def decode_frames(
     """Run the common loop over a frame model."""
     rule = rule or CoupledAcceptance()
     codes = sampling or CodeSampling(SamplingParams(1.0, 10), SamplingParams(1.0, 5))
-    target = CodeTarget(model, CodeLaw(codes.of_books(model.num_codebooks), model.allowed()), layout)
+    law = CodeLaw(codes.of_books(model.num_codebooks), model.allowed(), codes.repetition_penalty)
+    target = CodeTarget(model, law, layout)
     budget = frames * model.num_codebooks
     session: Any = NoDraft()
     controller: Any = FixedController(1)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.ratio import RatioAcceptance
@@ -101,6 +102,31 @@ def test_settings_of_each_book(talker: SpeechTalker) -> None:
     assert spec.rows == plain.rows
     with pytest.raises(ValueError, match="3 residual codes"):
         CodeSampling(SamplingParams(), rest[:2]).of_books(BOOKS)
+
+
+def test_repetition_penalty_of_code_0(talker: SpeechTalker) -> None:
+    """Greedy codes 0 are those that transformers' processor makes the likeliest; drafts and batches change none."""
+    greedy = SamplingParams(0.0)
+    sampling = CodeSampling(greedy, SamplingParams(0.8, 6), repetition_penalty=1.7)
+    frames, penalise = 8, RepetitionPenaltyLogitsProcessor(1.7)
+    decoded = decode_frames(
+        model_of(talker, (0, 1, 2), frames), SEEDS, frames, drafter_of("chained"), sampling=sampling
+    )
+    changed = 0
+    for row in range(3):
+        plain = decode_frames(model_of(talker, (row,), frames), [SEEDS[row]], frames, sampling=sampling).rows[0]
+        assert decoded.rows[row] == plain
+        codes, model = torch.tensor(plain).view(frames, BOOKS), model_of(talker, (row,), frames)
+        with torch.no_grad():
+            logits = torch.cat(
+                [model.prefill()[0], *(model.advance(None, codes[t : t + 1])[0] for t in range(frames))]
+            )
+        logits = logits.masked_fill(~model.allowed()[0], -torch.inf)
+        for t in range(frames):
+            lowered = penalise(codes[None, :t, 0], logits[t : t + 1]) if t else logits[:1]
+            assert int(codes[t, 0]) == int(lowered.argmax())
+            changed += int(lowered.argmax()) != int(logits[t].argmax())
+    assert changed
 
 
 # --- laws
