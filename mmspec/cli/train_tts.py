@@ -103,6 +103,30 @@ def talker(
 
 
 @app.command()
+def durations(
+    data: Data,
+    quantizer: Quantizer,
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train how long characters last, with the rest of the talker frozen.
+
+    [bold]Example[/]: mmspec train tts durations --data voice --quantizer runs/quantizer --talker runs/talker --output runs/voice --steps 1000
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
+        "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_durations", "DurationsConfig", given, device, settings)
+
+
+@app.command()
 def predictor(
     data: Data,
     quantizer: Quantizer,

@@ -13,7 +13,7 @@ import torch
 from mmspec import ResidualDrafter, TextToSpeechPipeline
 from mmspec.speech.codec import SpeechCodec, cheapest
 from mmspec.speech.talker import SpeechTalker
-from mmspec.training import tts_codec, tts_drafter, tts_quantizer, tts_talker
+from mmspec.training import tts_codec, tts_drafter, tts_durations, tts_quantizer, tts_talker
 from mmspec.training.loop import step_generator
 from mmspec.training.tts_data import read_recordings, transcript
 from mmspec.training.tts_documents import Spoken, draw_documents, join, pack
@@ -146,6 +146,20 @@ def test_drafter(kind: str, data: Path, quantizer: Path, talker: Path, tmp_path:
     with pytest.warns(UserWarning, match="were cut"):
         spec, plain = pipe("tone", **asked, temperature=0.5), pipe("tone", **asked, temperature=0.5, speculate=False)
     assert torch.equal(spec.tokens[0], plain.tokens[0])
+
+
+def test_durations_are_learnt_alone(data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
+    config = tts_durations.DurationsConfig(
+        data=data, quantizer=quantizer, talker=talker, output=tmp_path, steps=60, frames=80, longest=20, log_every=1,
+        warmup_steps=1, learning_rate=0.02, average_decay=0.5,
+    )  # fmt: skip
+    made = SpeechTalker.from_pretrained(tts_durations.train(config)).state_dict()
+    before = SpeechTalker.from_pretrained(talker / "talker").state_dict()
+    changed = {name for name in made if not torch.equal(made[name], before[name])}
+    assert changed
+    assert all("text_track.durations" in name for name in changed)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["trained"]["character"] < 0.1  # recordings of tones give all characters of a text the same time
 
 
 def test_drafted_frames_have_the_models_law(talker: Path) -> None:
