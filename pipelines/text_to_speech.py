@@ -25,12 +25,14 @@ from mmspec.pipelines.speech_synthesis_output import OUTPUT_TYPES, AudioChunk, S
 from mmspec.speech.code_sampling import CodeSampling
 from mmspec.speech.codec import SpeechCodec
 from mmspec.speech.codec_stream import CodecStream, decode
+from mmspec.speech.mask_predictor import MaskPredictor, masks_left
 from mmspec.speech.speakable import speakable
 from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
 from mmspec.speech.utterances import Piece, make_pieces, text_tokens
 
 SAMPLING = ("temperature", "top_k", "top_p")
+DEPTHS = ("ar", "maskgit")
 SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech."""
 
@@ -43,6 +45,7 @@ class TextToSpeechPipeline(SpecPipeline):
         codec: Codes to sound.
         drafter: How residual codes are drafted; ``None`` decodes plainly.
         acceptance: How drafts are judged; ``None`` is the exact :class:`CoupledAcceptance`.
+        mask_predictor: Fills residual codes in parallel, for calls with ``depth="maskgit"``.
         first, rest: ``temperature``, ``top_k`` and ``top_p`` of code 0 and of the residual codes where a call gives none.
 
     Raises:
@@ -50,7 +53,8 @@ class TextToSpeechPipeline(SpecPipeline):
     """
 
     model_cpu_offload_seq = "talker->codec"
-    _optional_components = ["drafter", "acceptance"]  # noqa: RUF012 - diffusers' form
+    _exclude_from_cpu_offload = ["mask_predictor"]  # noqa: RUF012 - small, and it runs in turns with the talker
+    _optional_components = ["drafter", "acceptance", "mask_predictor"]  # noqa: RUF012 - diffusers' form
 
     def __init__(
         self,
@@ -58,11 +62,14 @@ class TextToSpeechPipeline(SpecPipeline):
         codec: SpeechCodec,
         drafter: Drafter | None = None,
         acceptance: Acceptance | None = None,
+        mask_predictor: MaskPredictor | None = None,
         first: Mapping[str, float] | None = None,
         rest: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
-        self.register_modules(talker=talker, codec=codec, drafter=drafter, acceptance=acceptance)
+        self.register_modules(
+            talker=talker, codec=codec, drafter=drafter, acceptance=acceptance, mask_predictor=mask_predictor
+        )
         self.register_to_config(first=first, rest=rest)
         for part in (first, rest):
             settings: dict[str, Any] = dict(part or {})
@@ -98,6 +105,8 @@ class TextToSpeechPipeline(SpecPipeline):
         seed: int | Sequence[int] | None = None,
         speculate: bool = True,
         layout: str = "auto",
+        depth: str = "ar",
+        depth_steps: int = 3,
         micro_batch_size: int = 8,
         output_type: str = "np",
         callback_on_step_end: Callable[..., Any] | None = None,
@@ -118,6 +127,9 @@ class TextToSpeechPipeline(SpecPipeline):
             generator, seed: Source of the seeds of the utterances.
             speculate: ``False`` decodes plainly; the waveform is the same.
             layout: How the predictor's calls are laid out, see :class:`mmspec.speech.code_target.CodeTarget`.
+            depth: ``ar`` draws residual codes one after the other, drafted or not; ``maskgit`` fills them in parallel by
+                the ``mask_predictor``, whose law is its own, without drafts.
+            depth_steps: Calls of the ``mask_predictor`` for a frame.
             micro_batch_size: Pieces decoded together.
             output_type: ``np``, ``pt``, ``pcm`` (16 bit) or ``tokens``.
             callback_on_step_end, callback_on_step_end_tensor_inputs: As for the image pipelines.
@@ -138,9 +150,12 @@ class TextToSpeechPipeline(SpecPipeline):
         texts = [text for text in self._texts(prompt) for _ in range(num_waveforms_per_prompt)]
         voice = self._reference(reference, reference_text, reference_sampling_rate)
         self._check_speed(speed)
+        depth_calls = self._depth(depth, depth_steps)
         pieces = self._pieces(texts, row_seeds(len(texts), generator, seed), max_frames, speed)
         requests = [
-            self._request(pieces[start : start + micro_batch_size], voice, codes, speed, speculate, layout)
+            self._request(
+                pieces[start : start + micro_batch_size], voice, codes, speed, speculate, layout, depth_calls
+            )
             for start in range(0, len(pieces), micro_batch_size)
         ]
         spoken: list[Tensor] = []
@@ -179,6 +194,8 @@ class TextToSpeechPipeline(SpecPipeline):
         seed: int | None = None,
         speculate: bool = True,
         layout: str = "auto",
+        depth: str = "ar",
+        depth_steps: int = 3,
         output_type: str = "np",
     ) -> Iterator[AudioChunk]:
         """Speak one text and yield its sound as soon as it is final; joined, the chunks are the waveform of a call, bit for bit.
@@ -197,8 +214,9 @@ class TextToSpeechPipeline(SpecPipeline):
         texts = self._texts(prompt)
         voice = self._reference(reference, reference_text, reference_sampling_rate)
         self._check_speed(speed)
+        depth_calls = self._depth(depth, depth_steps)
         pieces = self._pieces(texts, row_seeds(1, generator, seed), max_frames, speed)
-        requests = [self._request([piece], voice, codes, speed, speculate, layout) for piece in pieces]
+        requests = [self._request([piece], voice, codes, speed, speculate, layout, depth_calls) for piece in pieces]
         return self._chunks(texts, pieces, requests, max_frames, output_type)
 
     def _chunks(
@@ -269,13 +287,28 @@ class TextToSpeechPipeline(SpecPipeline):
             if text is not None or rate is not None:
                 raise ValueError("`reference_text` and `reference_sampling_rate` belong to a `reference`; give one.")
             return None
-        return read_reference(audio, text, rate, self.codec)
+        return read_reference(audio, text, rate, self.codec, self.talker.config.frame_stack)
 
     def _check_speed(self, speed: float) -> None:
         if not SPEEDS[0] <= speed <= SPEEDS[1]:
             raise ValueError(f"`speed` must lie between {SPEEDS[0]} and {SPEEDS[1]}, got {speed}.")
         if speed != 1.0 and self.talker.text_track is None:
             raise ValueError(f"`speed` is {speed}, but this voice does not plan its durations; only 1.0 is possible.")
+
+    def _depth(self, depth: str, steps: int) -> int:
+        """Calls of the mask predictor for a frame; none if the code predictor draws the codes."""
+        if depth not in DEPTHS:
+            raise ValueError(f"Unknown `depth` {depth!r}; choose one of {', '.join(DEPTHS)}.")
+        if depth == "ar":
+            return 0
+        if self.mask_predictor is None:
+            raise ValueError(
+                "`depth` is 'maskgit', but this voice has no `mask_predictor`; load one, or train it with `mmspec train "
+                "tts maskgit`."
+            )
+        masks_left(self.talker.codes_per_step - 1, steps)
+        self.mask_predictor.check_target(self.talker)
+        return steps
 
     def _pieces(self, texts: list[str], seeds: list[int], max_frames: int | None, speed: float) -> list[Piece]:
         if max_frames is not None:
@@ -298,9 +331,10 @@ class TextToSpeechPipeline(SpecPipeline):
         speed: float,
         speculate: bool,
         layout: str,
+        depth_calls: int,
     ) -> FrameRequest:
         formed = SamplingParams()  # the target's logits are the law itself
-        drafter, rule = self.choose_method(speculate, formed)
+        drafter, rule = self.choose_method(speculate and not depth_calls, formed)
         if drafter is not None:
             drafter.check_target(self.talker)
         frames = max(piece.budget for piece in pieces)
@@ -309,15 +343,15 @@ class TextToSpeechPipeline(SpecPipeline):
             readings = []
             for piece in pieces:
                 text = piece.text if voice is None else voice.before(piece.text)
-                before = None if voice is None else voice.codes.to(device)
+                before = None if voice is None else voice.codes.to(device).view(-1, network.codes_per_step)
                 heard = len(text) - len(piece.text)
                 readings.append(network.read(text_tokens(text).to(device), before, heard, speed))
-            return TalkerModel(network, readings, frames)
+            return TalkerModel(network, readings, -(-frames // network.config.frame_stack))
 
         return FrameRequest(
             model=model, network=self.talker, seeds=[piece.seed for piece in pieces], sampling=formed,
             stopping=self._stopping(frames), guidance=Guidance(), drafter=drafter, rule=rule, codes=codes,
-            layout=layout,
+            layout=layout, mask_predictor=self.mask_predictor if depth_calls else None, depth_steps=depth_calls,
         )  # fmt: skip
 
     def _frames(self, tokens: Tensor, length: int) -> Tensor:
@@ -327,7 +361,7 @@ class TextToSpeechPipeline(SpecPipeline):
 
     def _settle(self, pieces: Sequence[Piece], decoder: Decoder, progress: Progress) -> list[Tensor]:
         """Codes of the rows; each ends at its own budget, whatever that of its neighbours."""
-        count_calls(decoder)  # type: ignore[arg-type]
+        count_calls(decoder)
         rows, books = [], self.talker.config.num_codebooks
         for place, (piece, tokens) in enumerate(zip(pieces, progress.tokens, strict=True)):
             frames, row = self._frames(tokens, progress.lengths[place]), decoder.stats.rows[place]

@@ -54,6 +54,11 @@ class CodeLaw:
         self.forbidden = ~allowed
         self._uniform = len(set(self.books[1:])) == 1
 
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.forbidden.shape[-1]
+
     def first(self, logits: Tensor) -> Tensor:
         """Log-weights (..., V) of code 0 from raw ``logits`` (..., V)."""
         return process(logits.masked_fill(self.forbidden[0], -torch.inf), self.books[0])

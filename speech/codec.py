@@ -167,8 +167,8 @@ class SpeechCodec(StrictModelMixin, ConfigMixin):
         return self.log_mel(waveforms).unflatten(1, (-1, self.config.spectra_per_frame)).flatten(2)
 
     @torch.no_grad()
-    def encode(self, waveform: Tensor) -> Tensor:
-        """Codes (T, G) of one ``waveform`` (n,); a last frame that is not full is filled with silence.
+    def encode(self, waveform: Tensor, multiple: int = 1) -> Tensor:
+        """Codes (T, G) of one ``waveform`` (n,); what it lacks to a ``multiple`` of whole frames is filled with silence.
 
         Raises:
             ValueError: If the waveform is empty, not mono, or not finite.
@@ -177,7 +177,7 @@ class SpeechCodec(StrictModelMixin, ConfigMixin):
             raise ValueError(f"`waveform` has shape {tuple(waveform.shape)}; it must be (n,) with n at least 1.")
         if not torch.isfinite(waveform).all():
             raise ValueError("`waveform` holds values that are not finite.")
-        padded = F.pad(waveform, (0, -len(waveform) % self.frame_samples)).to(self.device, self.dtype)
+        padded = F.pad(waveform, (0, -len(waveform) % (multiple * self.frame_samples))).to(self.device, self.dtype)
         return self.quantizer.encode(self.frames(padded[None])[0])
 
     def spectra(self, latents: Tensor, histories: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:

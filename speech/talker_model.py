@@ -1,6 +1,6 @@
 """The talker of :mod:`mmspec.speech.talker` behind the target of residual codes.
 
-Symbols: B rows, b rows of a call, L text tokens, G codes a frame, D talker width, E predictor width.
+Symbols: B rows, b rows of a call, L text tokens, G codes a step, D talker width, E predictor width.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mmspec.speech.talker import Reading, SpeechTalker
 
 
 class TalkerInner:
-    """Keys and values of the code predictor for the frame of one row."""
+    """Keys and values of the code predictor for the frame, or stack of frames, of one row."""
 
     def __init__(self, talker: SpeechTalker) -> None:
         self.talker = talker
-        self.cache = SpecCache(1, 2 * talker.config.num_codebooks, talker.device)
+        self.cache = SpecCache(1, 2 * talker.codes_per_step, talker.device)
         self.length = 0
 
     def extend(self, inputs: Tensor) -> Tensor:
@@ -39,24 +39,24 @@ class TalkerInner:
 
 
 class TalkerModel:
-    """A :class:`mmspec.speech.frame_model.FrameModel` over :class:`SpeechTalker`.
+    """A :class:`mmspec.speech.frame_model.FrameModel` over :class:`SpeechTalker`; a stack of frames is one frame to it.
 
     Args:
         talker: The network.
         readings: The text of each row, as ``talker.read`` makes it ready.
-        max_frames: Frames that a row may have.
+        max_steps: Steps of the talker that a row may have.
     """
 
-    def __init__(self, talker: SpeechTalker, readings: Sequence[Reading], max_frames: int) -> None:
+    def __init__(self, talker: SpeechTalker, readings: Sequence[Reading], max_steps: int) -> None:
         self.network = talker
-        self.num_codebooks: int = talker.config.num_codebooks
+        self.num_codebooks: int = talker.codes_per_step
         self.vocab_size: int = talker.config.first_vocab_size
         self.device = talker.device
         self._prompts = [reading.prompt for reading in readings]
         self._lengths = [len(prompt) for prompt in self._prompts]
-        self._beside = torch.stack([reading.beside(max_frames + 1) for reading in readings])  # (B, frames, D)
+        self._beside = torch.stack([reading.beside(max_steps + 1) for reading in readings])  # (B, steps, D)
         self._spoken = torch.zeros(len(readings), dtype=torch.long, device=self.device)
-        self.cache = SpecCache(len(readings), max(self._lengths) + max_frames + 1, self.device)
+        self.cache = SpecCache(len(readings), max(self._lengths) + max_steps + 1, self.device)
 
     def allowed(self) -> Tensor:
         config = self.network.config

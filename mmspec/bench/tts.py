@@ -93,7 +93,7 @@ class CallCosts:
 @torch.no_grad()
 def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
     """Time the calls of ``pipe`` behind a prompt and speech of usual length, the kinds taking turns."""
-    talker, books = pipe.talker, pipe.talker.config.num_codebooks
+    talker, books = pipe.talker, pipe.talker.codes_per_step
     device = talker.device
     nothing = torch.zeros(40, talker.config.hidden_size, device=device)
     model = TalkerModel(talker, [Reading(nothing, nothing[:0], nothing[0])], 4 * repeats + 40)
@@ -169,7 +169,7 @@ def figures(method: TtsMethod, outcomes: dict[str, Outcome], costs: CallCosts, p
     return MethodFigures(
         name=method.name, default=method.default, peer=False, guarantee=guarantee.value, items=len(outcome.samples),
         tokens_equal=equal, forwards=sum(stats.calls.values()), forwards_ratio=theirs / ours,
-        tokens_per_forward=codes_per_call(outcome, pipe.talker.config.num_codebooks),
+        tokens_per_forward=codes_per_call(outcome, pipe.talker.codes_per_step),
         wall_ratio=wall_ratio / sound, model_share=stats.model_share, peak_memory_ratio=None,
         limit_fraction=wall_ratio / limit, deviation=None, quality=_quality(outcome, plain),
     )  # fmt: skip

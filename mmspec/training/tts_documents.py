@@ -1,9 +1,10 @@
 """Training documents of the talker: prompts in a row, packed several to a row of the batch.
 
 A document is one to a few recordings after one another with their joined texts, so that the talker learns to read words in
-an order that was never recorded. Documents of a row do not see one another.
+an order that was never recorded. Documents of a row do not see one another. A frame here is what the talker draws in one step: with frame stacking,
+several frames of the codec.
 
-Symbols: R rows, N places, G codes a frame, C documents, L characters of the longest text and the silence around it.
+Symbols: R rows, N places, G codes a step, C documents, L characters of the longest text and the silence around it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
 from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.tts_documents import pack
-from mmspec.training.tts_talker import TalkerConfig, load_encoder, read_material, reader, specials
+from mmspec.training.tts_states import open_talker
+from mmspec.training.tts_talker import specials
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Drawn:
 @torch.no_grad()
 def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterConfig) -> Drawn:
     """Draw a frame for each of the talker ``states`` (M, D), all residual codes one after the other."""
-    predictor, books, codes = talker.code_predictor, talker.config.num_codebooks, talker.config.num_codes
+    predictor, books, codes = talker.code_predictor, talker.codes_per_step, talker.config.num_codes
     generator = step_generator(config.seed, -1)
 
     def gumbel(*shape: int) -> Tensor:
@@ -121,14 +122,14 @@ def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterCon
 @torch.no_grad()
 def collect(config: ResidualDrafterConfig) -> tuple[SpeechTalker, Drawn]:
     """The trained talker, and frames drawn from states that it has while it reads the recordings."""
-    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval().requires_grad_(False)
-    base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
-    material, _ = read_material(base, load_encoder(config.quantizer))
-    trainer = reader(talker, base)
+    trainer, material, _ = open_talker(config.data, config.quantizer, config.talker)
+    talker = trainer.talker.requires_grad_(False)
     order = torch.randperm(len(material), generator=step_generator(config.seed, 0)).tolist()
     found, count = [], 0
     for start in range(0, len(order), 40):
-        packed = pack([material[place] for place in order[start : start + 40]], base.row_width, specials(talker))
+        packed = pack(
+            [material[place] for place in order[start : start + 40]], trainer.config.row_width, specials(talker)
+        )
         states = trainer.states(packed, packed.codes).flatten(0, 1)
         found.append(states[packed.is_frame.flatten().nonzero()[:, 0] - 1])
         count += len(found[-1])
@@ -240,7 +241,7 @@ def train(config: ResidualDrafterConfig) -> Path:
     drawn = drawn.rows(slice(len(drawn.codes) // 10, None))
     sizes = talker.config
     heads = ResidualHeads(
-        config.kind, sizes.num_codebooks, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
+        config.kind, talker.codes_per_step, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
         target=fingerprint(talker),
     )  # fmt: skip
     trainer = ResidualHeadsTrainer(heads, talker, config)

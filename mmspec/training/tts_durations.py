@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from mmspec.speech.talker import SpeechTalker
 from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.tts_documents import Spoken, draw_documents, pack
-from mmspec.training.tts_talker import TalkerConfig, load_encoder, read_material, specials
+from mmspec.training.tts_states import open_talker
+from mmspec.training.tts_talker import specials
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +74,8 @@ def train(config: DurationsConfig) -> Path:
         ValueError: If ``config.resume`` meets a checkpoint made with other settings, or the talker has no text track.
     """
     torch.manual_seed(config.seed)
-    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval()
-    base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
-    material, held_out = read_material(base, load_encoder(config.quantizer))
-    trainer = DurationTrainer(talker)
+    reading, material, held_out = open_talker(config.data, config.quantizer, config.talker)
+    trainer = DurationTrainer(reading.talker)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         generator = step_generator(config.seed, step)
@@ -89,5 +88,5 @@ def train(config: DurationsConfig) -> Path:
         }  # fmt: skip
     (config.output / "report.json").write_text(json.dumps(report, indent=2))
     logger.info("durations: %s", report)
-    talker.save_pretrained(config.output / "talker")
+    trainer.talker.save_pretrained(config.output / "talker")
     return config.output / "talker"

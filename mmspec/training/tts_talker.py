@@ -37,15 +37,16 @@ class TalkerConfig(LoopConfig):
     Args:
         data: Folder of the recordings.
         quantizer: Output folder of ``mmspec train tts quantizer``.
-        frames: Frames of a batch, about; they replace ``batch_size``.
+        frames: Steps of a batch, about; they replace ``batch_size``. A step is a frame, or a stack of frames.
         row_width: Places of a row of the batch.
-        longest: Most frames of a joined document.
+        longest: Most steps of a joined document.
         corrupted: Share of the past codes that are replaced.
-        dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
+        dropped: Largest share of the past steps that are replaced whole; each row of a batch draws its own below it.
         residual_weight: Weight of the mean loss of the residual codes, that of code 0 being 1.
         ahead_weight: Weight of predicting codes after the next one.
-        ahead_frames: Frames of a batch that learn that, which spares most of its work.
+        ahead_frames: Steps of a batch that learn that, which spares most of its work.
         track_blocks: Blocks of the text track.
+        frame_stack: Frames that a step of the talker draws; recordings are filled with silence to whole stacks.
         hidden_size, num_layers, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
             fourth of the width.
@@ -62,6 +63,7 @@ class TalkerConfig(LoopConfig):
     ahead_weight: float = 0.3
     ahead_frames: int = 100
     track_blocks: int = 4
+    frame_stack: int = 1
     hidden_size: int = 192
     num_layers: int = 5
     intermediate_size: int = 512
@@ -83,6 +85,7 @@ def build_talker(config: TalkerConfig, codec: SpeechCodec) -> SpeechTalker:
         predictor_head_dim=config.predictor_hidden_size // 4,
         predictor_intermediate_size=config.predictor_intermediate_size, first_vocab_size=codes + 3, pad_code=codes,
         begin_code=codes + 1, end_code=codes + 2, track_blocks=config.track_blocks,
+        frame_stack=config.frame_stack,
     )  # fmt: skip
 
 
@@ -169,7 +172,9 @@ def read_material(config: TalkerConfig, codec: SpeechCodec) -> tuple[list[Spoken
     """Recordings with codes: those to train on, and those held out."""
     seconds = read_durations(config.data)
     recordings: list[Recording] = [r for r in read_recordings(config.data) if r.name in seconds]
-    made = spoken(recordings, [codec.encode(r.waveform) for r in recordings], seconds, codec.frame_rate)
+    stack = config.frame_stack
+    codes = [codec.encode(r.waveform, stack).view(-1, stack * codec.config.num_codebooks) for r in recordings]
+    made = spoken(recordings, codes, seconds, codec.frame_rate / stack)
     pairs = list(zip(recordings, made, strict=True))
     return [s for r, s in pairs if not r.held_out], [s for r, s in pairs if r.held_out]
 

@@ -123,7 +123,7 @@ def test_predictor_follows_the_released_layout(release: Path, tensors: dict[str,
     wanted = torch.stack(
         [hidden[0, p] @ tensors[f"talker.code_predictor.lm_head.{p - 1}.weight"].T for p in (1, 2, 3)]
     )
-    model = TalkerModel(talker, [torch.zeros(1, 32)], 1)
+    model = TalkerModel(talker, [talker.read(torch.tensor([1]))], 1)
     ours = model.head(model.inner(state, codes)[:, 1:], torch.arange(1, 4))[0, :, :CODES]
     assert torch.allclose(ours, wanted, atol=1e-4)
 

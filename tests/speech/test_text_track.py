@@ -57,12 +57,13 @@ def test_speed_and_reference_set_the_length(talker: SpeechTalker) -> None:
         tiny_talker().read(tokens, speed=2.0)
 
 
+@pytest.mark.parametrize("stack", [1, 2])
 @torch.no_grad()
-def test_speech_reads_what_training_showed(talker: SpeechTalker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speech_reads_what_training_showed(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """States of the trainer, packed and uncached, are those of the talker that speaks, frame by frame."""
-    generator = torch.Generator().manual_seed(1)
+    generator, talker = torch.Generator().manual_seed(1), tiny_talker(track_blocks=2, frame_stack=stack)
     parts = [
-        Spoken(text, torch.randint(CODES, (n, BOOKS), generator=generator), torch.rand(len(text) + 2) / 2)
+        Spoken(text, torch.randint(CODES, (n, stack * BOOKS), generator=generator), torch.rand(len(text) + 2) / 2)
         for text, n in (("so it", 3), ("goes.", 4), ("on", 2))
     ]
     documents = [join(parts[:2]), parts[2]]
