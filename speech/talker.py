@@ -215,8 +215,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
     def _lay_out(self, tokens: Tensor, recorded: int, heard: int, speed: float) -> Tensor:
         """The track (T, D) of ``tokens`` (L,), the first ``heard`` of which fill ``recorded`` steps."""
         assert self.text_track is not None
-        states = self.text_track(self.text_embedding(with_silence(tokens, self.config.pad_text))[None])
-        durations = self.text_track.log_durations(states).exp().clamp_max(LONGEST)
+        embedded = self.text_embedding(with_silence(tokens, self.config.pad_text))[None]
+        states, durations = self.text_track(embedded), self.text_track.durations(embedded).exp().clamp_max(LONGEST)
         old, new = durations[:, : heard + 1], durations[:, heard + 1 :]
         rate = recorded / old.sum() if recorded else 1 / speed
         durations = torch.cat([old * rate, new / speed], dim=1)

@@ -30,8 +30,37 @@ class TrackBlock(nn.Module):
         return (x + self.down(F.gelu(self.up(self.norm(mixed))))) * present
 
 
+def through(blocks: nn.ModuleList, embedded: Tensor, present: Tensor | None) -> Tensor:
+    """``embedded`` characters (R, L, W) behind ``blocks``; those that are not ``present`` (R, L) are and stay zero."""
+    real = embedded.new_ones(embedded.shape[:2]) if present is None else present.to(embedded.dtype)
+    x = embedded * real[..., None]
+    for block in blocks:
+        x = block(x, real[..., None])
+    return x
+
+
+class DurationPredictor(nn.Module):
+    """How many frames each character lasts. It reads the text by itself, so that it can be trained by itself.
+
+    Args:
+        width: Width of the text embedding, W.
+        blocks: Convolution blocks.
+        kernel: Characters that a convolution sees, odd.
+    """
+
+    def __init__(self, width: int, blocks: int, kernel: int = 5) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(TrackBlock(width, kernel) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, embedded: Tensor, present: Tensor | None = None) -> Tensor:
+        """Logarithms of durations (R, L), float32, of ``embedded`` characters (R, L, W) that are ``present`` (R, L)."""
+        return self.out(self.norm(through(self.blocks, embedded, present)))[..., 0].float()
+
+
 class TextTrack(nn.Module):
-    """Reads texts, predicts how long their characters last, and spreads them over frames.
+    """Reads texts and spreads them over frames.
 
     Args:
         text_width: Width of the text embedding, W.
@@ -44,21 +73,13 @@ class TextTrack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(TrackBlock(text_width, kernel) for _ in range(blocks))
         self.norm = nn.LayerNorm(text_width)
-        self.duration = nn.Linear(text_width, 1)
+        self.durations = DurationPredictor(text_width, blocks, kernel)
         self.still = nn.Linear(text_width, hidden_size)
         self.moving = nn.Linear(text_width, hidden_size, bias=False)
 
     def forward(self, embedded: Tensor, present: Tensor | None = None) -> Tensor:
         """States (R, L, W) of ``embedded`` characters (R, L, W), of which those are real that are ``present`` (R, L)."""
-        real = embedded.new_ones(embedded.shape[:2]) if present is None else present.to(embedded.dtype)
-        x = embedded * real[..., None]
-        for block in self.blocks:
-            x = block(x, real[..., None])
-        return self.norm(x)
-
-    def log_durations(self, states: Tensor) -> Tensor:
-        """Logarithms of the frames (R, L) that each character lasts."""
-        return self.duration(states)[..., 0].float()
+        return self.norm(through(self.blocks, embedded, present))
 
     def spread(self, states: Tensor, durations: Tensor, frames: int) -> Tensor:
         """What each of ``frames`` frames reads (R, T, D), zero behind the text.

@@ -67,6 +67,8 @@ kept from training; an over-fitted voice is not expected to read them.
 | trained recordings | {first:.2f} | {rest:.2f} |
 | held-out recordings | {first_out:.2f} | {rest_out:.2f} |
 
+Planned durations differ from the alignment by {character:.2f} frames a character on trained recordings, {character_out:.2f} on held-out ones.
+
 {mask_measured}{assessment}
 
 ## Training
@@ -84,8 +86,9 @@ mmspec train tts alignment --data voice
 mmspec train tts quantizer --data voice --output runs/quantizer
 mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
 mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
-mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps {drafter_steps}
-{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter{mask_option} -o tiny-tts
+mmspec train tts durations --data voice --quantizer runs/quantizer --talker runs/talker --output runs/durations --steps {durations_steps}
+mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/durations --output runs/drafter --steps {drafter_steps}
+{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --durations runs/durations --drafter runs/drafter{mask_option} -o tiny-tts
 ```
 
 Data and licence: see NOTICE.
@@ -97,7 +100,7 @@ MASK_MEASURED = (
     "`mask_predictor` fills residual codes in parallel, by a law of its own; cross-entropy of masked codes: {trained:.2f} nats on "
     "trained recordings, {held_out:.2f} on held-out ones.\n\n"
 )
-MASK_COMMAND = "mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/talker --output runs/maskgit --steps {steps}\n"
+MASK_COMMAND = "mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/durations --output runs/maskgit --steps {steps}\n"
 
 
 def mask_lines(pipe: TextToSpeechPipeline, training: dict[str, Any]) -> dict[str, str]:
@@ -139,7 +142,8 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
         first_out=reports["talker"]["held_out"]["first_code_loss"],
         rest_out=reports["talker"]["held_out"]["residual_code_loss"], assessment=assessment,
         codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"],
-        drafter_steps=stages["drafter"]["steps"], **sampling, **mask_lines(pipe, training),
+        drafter_steps=stages["drafter"]["steps"], durations_steps=stages["durations"]["steps"],
+        character=reports["durations"]["trained"]["character"], character_out=reports["durations"]["held_out"]["character"], **sampling, **mask_lines(pipe, training),
     ).replace("\n\n\n", "\n\n")  # fmt: skip
 
 

@@ -24,12 +24,16 @@ from mmspec.training.tts_eval import measure
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings; ``maskgit`` may be left out."""
+    """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings; ``maskgit`` may be left out.
+
+    The network itself is that of ``durations``; ``talker`` has its measurements.
+    """
 
     data: Path
     quantizer: Path
     codec: Path
     talker: Path
+    durations: Path
     drafter: Path
     maskgit: Path | None = None
 
@@ -53,7 +57,7 @@ def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Pa
         if part is not None:
             part.half().float()
     measured = measure(pipe, recordings)
-    trained = ["codec", "talker", "drafter", *(["maskgit"] if config.maskgit else [])]
+    trained = ["codec", "talker", "durations", "drafter", *(["maskgit"] if config.maskgit else [])]
     stages = {name: read_progress(getattr(config, name)) for name in trained}
     reports = {name: _read(getattr(config, name) / "report.json") for name in ("quantizer", *trained)}
     training: dict[str, Any] = {
@@ -78,7 +82,7 @@ def assemble(config: ExportConfig) -> TextToSpeechPipeline:
     if config.maskgit is not None:
         mask_predictor = MaskPredictor.from_pretrained(config.maskgit / "mask_predictor").eval()
     pipe = TextToSpeechPipeline(
-        SpeechTalker.from_pretrained(config.talker / "talker").eval(),
+        SpeechTalker.from_pretrained(config.durations / "talker").eval(),
         SpeechCodec.from_pretrained(config.codec / "codec").eval(),
         ResidualDrafter.from_pretrained(config.drafter / "drafter"),
         mask_predictor=mask_predictor,

@@ -115,14 +115,6 @@ class TalkerTrainer(nn.Module):
         states = track(self.talker.text_embedding(packed.text), packed.present)
         return track.spread(states, packed.durations, int(packed.position.max()) + 1)
 
-    def duration_loss(self, packed: Packed) -> Tensor:
-        """Negative log-likelihood of the aligned durations, up to a constant."""
-        track = self.talker.text_track
-        assert track is not None
-        logs = track.log_durations(track(self.talker.text_embedding(packed.text), packed.present))
-        losses = logs.exp() - packed.durations * logs
-        return losses[packed.present].mean()
-
     def loss(self, packed: Packed, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Total loss, and its parts for the log."""
         past = corrupt(packed, self.config.corrupted, self.talker.config.num_codes, generator, self.config.dropped)
@@ -131,9 +123,8 @@ class TalkerTrainer(nn.Module):
         chosen = packed.is_frame.flatten().nonzero()[:, 0]
         chosen = chosen[torch.randperm(len(chosen), generator=generator)]
         rest, ahead = self.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
-        durations = self.duration_loss(packed)
-        total = first + durations + self.config.residual_weight * rest + self.config.ahead_weight * ahead
-        parts = {"first": first, "rest": rest, "ahead": ahead, "durations": durations}
+        total = first + self.config.residual_weight * rest + self.config.ahead_weight * ahead
+        parts = {"first": first, "rest": rest, "ahead": ahead}
         return total, {name: part.item() for name, part in parts.items()}
 
     def residual_losses(self, states: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

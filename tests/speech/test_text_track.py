@@ -75,7 +75,7 @@ def test_speech_reads_what_training_showed(stack: int, monkeypatch: pytest.Monke
     states = trainer.states(packed, packed.codes)[0]
     for number, document in enumerate(documents):
         planned = document.durations.log()[None]
-        monkeypatch.setattr(talker.text_track, "log_durations", lambda states, planned=planned: planned)
+        monkeypatch.setattr(talker.text_track.durations, "forward", lambda embedded, planned=planned: planned)
         model = TalkerModel(talker, [talker.read(text_tokens(document.text))], len(document.codes))
         made = [model.prefill()[1]]
         made += [model.advance(None, codes[None])[1] for codes in document.codes]

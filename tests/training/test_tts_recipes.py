@@ -13,7 +13,7 @@ import torch
 from mmspec import MaskPredictor, ResidualDrafter, TextToSpeechPipeline
 from mmspec.speech.codec import SpeechCodec, cheapest
 from mmspec.speech.talker import SpeechTalker
-from mmspec.training import tts_codec, tts_drafter, tts_maskgit, tts_predictor, tts_quantizer, tts_talker
+from mmspec.training import tts_codec, tts_drafter, tts_durations, tts_maskgit, tts_quantizer, tts_talker
 from mmspec.training.loop import step_generator
 from mmspec.training.tts_card import model_card
 from mmspec.training.tts_data import read_recordings, transcript
@@ -150,6 +150,20 @@ def test_drafter(kind: str, data: Path, quantizer: Path, talker: Path, tmp_path:
     assert torch.equal(spec.tokens[0], plain.tokens[0])
 
 
+def test_durations_are_learnt_alone(data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
+    config = tts_durations.DurationsConfig(
+        data=data, quantizer=quantizer, talker=talker, output=tmp_path, steps=60, frames=80, longest=20, log_every=1,
+        warmup_steps=1, learning_rate=0.02, average_decay=0.5,
+    )  # fmt: skip
+    made = SpeechTalker.from_pretrained(tts_durations.train(config)).state_dict()
+    before = SpeechTalker.from_pretrained(talker / "talker").state_dict()
+    changed = {name for name in made if not torch.equal(made[name], before[name])}
+    assert changed
+    assert all("text_track.durations" in name for name in changed)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["trained"]["character"] < 0.1  # recordings of tones give all characters of a text the same time
+
+
 @pytest.fixture(scope="module")
 def maskgit(data: Path, quantizer: Path, talker: Path, tmp_path_factory: Any) -> Path:
     output: Path = tmp_path_factory.mktemp("maskgit")
@@ -181,8 +195,13 @@ def test_maskgit(quantizer: Path, talker: Path, maskgit: Path) -> None:
 def test_card(masked: bool) -> None:
     codec = {"mel_distance": 0.5, "si_sdr": 1.0}
     talker = {"first_code_loss": 0.25, "residual_code_loss": 1.0}
-    losses = {"codec": codec, "talker": talker, "maskgit": {"masked_code_loss": 1.75}}
-    names = ["codec", "talker", "drafter", *(["maskgit"] if masked else [])]
+    losses = {
+        "codec": codec,
+        "talker": talker,
+        "maskgit": {"masked_code_loss": 1.75},
+        "durations": {"character": 0.125},
+    }
+    names = ["codec", "talker", "durations", "drafter", *(["maskgit"] if masked else [])]
     training: dict[str, Any] = {
         "recordings": 3, "minutes_of_speech": 1.5, "listening": {"spoken": {"items": 3, "wer": 0.5, "cer": 0.25}},
         "stages": {name: {"steps": 70, "minutes": 2.0} for name in names},
@@ -209,28 +228,17 @@ def test_masks_follow_the_cosine() -> None:
     assert float(masked.float().mean(0).std()) < 0.02  # no place is preferred
 
 
-def test_predictor(data: Path, quantizer: Path, talker: Path, tmp_path: Path) -> None:
-    config = tts_predictor.PredictorConfig(
-        data=data, quantizer=quantizer, talker=talker, output=tmp_path, steps=2, batch_size=16
-    )  # fmt: skip
-    trained = SpeechTalker.from_pretrained(tts_predictor.train(config)).state_dict()
-    start = SpeechTalker.from_pretrained(talker / "talker").state_dict()
-    changed = {name for name in start if not torch.equal(start[name], trained[name])}
-    assert "code_predictor.lm_head" in changed
-    assert all(name.startswith("code_predictor.") and "codec_embedding" not in name for name in changed)
-
-
 def test_stacked_frames(data: Path, quantizer: Path, tmp_path: Path) -> None:
     """Two frames a step, through all stages that read the talker."""
     shared: dict[str, Any] = {"data": data, "quantizer": quantizer, "steps": 2, "log_every": 1}
-    folders = {name: tmp_path / name for name in ("talker", "predictor", "drafter", "maskgit")}
+    folders = {name: tmp_path / name for name in ("talker", "durations", "drafter", "maskgit")}
     tts_talker.train(tts_talker.TalkerConfig(output=folders["talker"], frame_stack=2, **shared, **TALKER))
-    tts_predictor.train(
-        tts_predictor.PredictorConfig(
-            output=folders["predictor"], talker=folders["talker"], batch_size=16, **shared
+    tts_durations.train(
+        tts_durations.DurationsConfig(
+            output=folders["durations"], talker=folders["talker"], frames=40, longest=20, **shared
         )
     )  # fmt: skip
-    shared["talker"] = folders["predictor"]
+    shared["talker"] = folders["durations"]
     drafter = tts_drafter.train(
         tts_drafter.ResidualDrafterConfig(
             output=folders["drafter"], frames=30, hidden_size=4, batch_size=16, first_top_k=4, rest_top_k=4, **shared
@@ -241,7 +249,7 @@ def test_stacked_frames(data: Path, quantizer: Path, tmp_path: Path) -> None:
             output=folders["maskgit"], hidden_size=16, num_layers=1, intermediate_size=24, batch_size=16, **shared
         )
     )  # fmt: skip
-    network = SpeechTalker.from_pretrained(folders["predictor"] / "talker").eval()
+    network = SpeechTalker.from_pretrained(folders["durations"] / "talker").eval()
     assert network.codes_per_step == 6
     config = tts_talker.TalkerConfig(
         output=tmp_path, frame_stack=2, **{k: shared[k] for k in ("data", "quantizer", "steps")}
