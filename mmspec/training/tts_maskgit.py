@@ -1,6 +1,6 @@
 """Optional stage of the embedded voice: a network that fills the residual codes of a frame in parallel.
 
-Talker states are those of the code predictor's stage, frozen. For each frame u is drawn from [0, 1), ceil(N cos(pi u / 2)) of the N residual codes
+Talker states are frozen, with pasts that are corrupted to several degrees. For each frame u is drawn from [0, 1), ceil(N cos(pi u / 2)) of the N residual codes
 are masked, and the loss is the cross-entropy of these (Chang et al., 2022, "MaskGIT").
 
 Symbols: M frames, V variants of the past, G codes a step, N = G - 1, D talker width.

@@ -147,6 +147,19 @@ def test_what_it_says_of_itself(pipe: TextToSpeechPipeline) -> None:
     assert plain.stats.lossless
 
 
+def test_interruption(pipe: TextToSpeechPipeline) -> None:
+    def stop(pipe: Any, step: int, place: int, tensors: dict[str, Any]) -> dict[str, Any]:
+        pipe._interrupt = step >= 1
+        return tensors
+
+    cut, whole = (
+        speak(pipe, TEXTS[1], callback_on_step_end=stop, temperature=0.1),
+        speak(pipe, TEXTS[1], temperature=0.1),
+    )
+    assert cut.finish_reasons == ["interrupted"]
+    assert torch.equal(cut.tokens[0], whole.tokens[0][:2])
+
+
 def test_code_0_is_that_of_plain_decoding(pipe: TextToSpeechPipeline) -> None:
     masked, plain = speak(pipe, TEXTS[1]), speak(pipe, TEXTS[1], depth="ar", speculate=False)
     assert int(masked.tokens[0][0, 0]) == int(plain.tokens[0][0, 0])

@@ -13,7 +13,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.ratio import RatioAcceptance
 from mmspec.core.sampling import SamplingParams
-from mmspec.drafters.fingerprint import fingerprint
+from mmspec.drafters.fingerprint import check_fingerprint, fingerprint
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.speech.code_sampling import CodeLaw, CodeSampling
 from mmspec.speech.residual_drafter import ResidualDrafter, ResidualSession
@@ -275,6 +275,14 @@ def test_another_target_is_refused(talker: SpeechTalker) -> None:
     ResidualDrafter(heads=heads).check_target(talker)
     with pytest.raises(ValueError, match="other weights"):
         ResidualDrafter(heads=heads).check_target(tiny_talker(seed=1))
+
+
+def test_prints_from_before_a_setting_hold_for_its_default(talker: SpeechTalker) -> None:
+    old = fingerprint(talker)
+    del old["settings"]["frame_stack"]
+    check_fingerprint(old, talker)
+    with pytest.raises(ValueError, match="`frame_stack` 1 instead of 2"):
+        check_fingerprint(old, tiny_talker(frame_stack=2))
 
 
 def test_bad_settings() -> None:
