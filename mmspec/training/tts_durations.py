@@ -40,8 +40,8 @@ class DurationsConfig(LoopConfig):
     data: Path
     quantizer: Path
     talker: Path
-    frames: int = 2000
-    longest: int = 160
+    frames: int = 600
+    longest: int = 100
     learning_rate: float = 2e-3
     average_decay: float = 0.99
 
