@@ -169,7 +169,9 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         )  # fmt: skip
         self.text_embedding = nn.Embedding(text_vocab_size, text_hidden_size)
         self.text_projection = None if track_blocks else TextProjection(text_hidden_size, hidden_size)
-        self.text_track = TextTrack(text_hidden_size, hidden_size, track_blocks) if track_blocks else None
+        self.text_track = (
+            TextTrack(text_vocab_size, text_hidden_size, hidden_size, track_blocks) if track_blocks else None
+        )
         self.codec_embedding = nn.Embedding(first_vocab_size, hidden_size)
         self.stack = QwenStack(sizes)
         self.codec_head = nn.Linear(hidden_size, first_vocab_size, bias=False)
@@ -215,8 +217,9 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
     def _lay_out(self, tokens: Tensor, recorded: int, heard: int, speed: float) -> Tensor:
         """The track (T, D) of ``tokens`` (L,), the first ``heard`` of which fill ``recorded`` steps."""
         assert self.text_track is not None
-        embedded = self.text_embedding(with_silence(tokens, self.config.pad_text))[None]
-        states, durations = self.text_track(embedded), self.text_track.durations(embedded).exp().clamp_max(LONGEST)
+        text = with_silence(tokens, self.config.pad_text)[None]
+        states = self.text_track(self.text_embedding(text))
+        durations = self.text_track.durations(text).exp().clamp_max(LONGEST)
         old, new = durations[:, : heard + 1], durations[:, heard + 1 :]
         rate = recorded / old.sum() if recorded else 1 / speed
         durations = torch.cat([old * rate, new / speed], dim=1)

@@ -40,40 +40,43 @@ def through(blocks: nn.ModuleList, embedded: Tensor, present: Tensor | None) -> 
 
 
 class DurationPredictor(nn.Module):
-    """How many frames each character lasts. It reads the text by itself, so that it can be trained by itself.
+    """How many frames each character lasts. It shares nothing with the talker, so that it can be trained by itself.
 
     Args:
-        width: Width of the text embedding, W.
+        vocab_size: Text tokens.
+        width: Width of its own text embedding, W.
         blocks: Convolution blocks.
         kernel: Characters that a convolution sees, odd.
     """
 
-    def __init__(self, width: int, blocks: int, kernel: int = 5) -> None:
+    def __init__(self, vocab_size: int, width: int, blocks: int, kernel: int = 5) -> None:
         super().__init__()
+        self.embedding = nn.Embedding(vocab_size, width)
         self.blocks = nn.ModuleList(TrackBlock(width, kernel) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, 1)
 
-    def forward(self, embedded: Tensor, present: Tensor | None = None) -> Tensor:
-        """Logarithms of durations (R, L), float32, of ``embedded`` characters (R, L, W) that are ``present`` (R, L)."""
-        return self.out(self.norm(through(self.blocks, embedded, present)))[..., 0].float()
+    def forward(self, text: Tensor, present: Tensor | None = None) -> Tensor:
+        """Logarithms of durations (R, L), float32, of characters of ``text`` (R, L) that are ``present`` (R, L)."""
+        return self.out(self.norm(through(self.blocks, self.embedding(text), present)))[..., 0].float()
 
 
 class TextTrack(nn.Module):
     """Reads texts and spreads them over frames.
 
     Args:
+        vocab_size: Text tokens.
         text_width: Width of the text embedding, W.
         hidden_size: D.
         blocks: Convolution blocks.
         kernel: Characters that a convolution sees, odd.
     """
 
-    def __init__(self, text_width: int, hidden_size: int, blocks: int, kernel: int = 5) -> None:
+    def __init__(self, vocab_size: int, text_width: int, hidden_size: int, blocks: int, kernel: int = 5) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(TrackBlock(text_width, kernel) for _ in range(blocks))
         self.norm = nn.LayerNorm(text_width)
-        self.durations = DurationPredictor(text_width, blocks, kernel)
+        self.durations = DurationPredictor(vocab_size, text_width, blocks, kernel)
         self.still = nn.Linear(text_width, hidden_size)
         self.moving = nn.Linear(text_width, hidden_size, bias=False)
 

@@ -18,6 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.speech.utterances import text_tokens
 from mmspec.training.tts_data import Recording
 
+_KNOT = 8.0  # frames
+
 
 @dataclass(frozen=True)
 class Spoken:
@@ -108,6 +110,23 @@ def draw_documents(material: list[Spoken], frames: int, longest: int, generator:
         documents.append(join(parts))
         total += len(documents[-1].codes)
     return documents
+
+
+def misplace(durations: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """``durations`` (C, L) that put characters up to ``amount`` frames too early or too late, now this way, now that.
+
+    The shift is a line between random points every eight frames, each document's as large as its own draw says.
+    """
+    ends = durations.cumsum(1)
+    knots = int(ends.max() / _KNOT) + 2
+    size = amount * torch.rand(len(ends), 1, generator=generator)
+    shifts = size * (2 * torch.rand(len(ends), knots, generator=generator) - 1)  # (C, knots)
+    place = ends / _KNOT
+    left = place.long().clamp_max(knots - 2)
+    part = place - left
+    shift = shifts.gather(1, left) * (1 - part) + shifts.gather(1, left + 1) * part
+    moved = (ends + shift).clamp_min(0).cummax(1).values
+    return moved.diff(dim=1, prepend=torch.zeros(len(ends), 1))
 
 
 def pack(documents: list[Spoken], width: int, specials: tuple[int, int, int]) -> Packed:

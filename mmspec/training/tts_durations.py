@@ -60,7 +60,7 @@ class DurationTrainer(nn.Module):
     def loss(self, documents: list[Spoken]) -> tuple[Tensor, dict[str, float]]:
         """The loss, and the mean error in frames of a character and of a document."""
         packed = pack(documents, 1, specials(self.talker))
-        logs = self.predictor(self.talker.text_embedding(packed.text), packed.present)
+        logs = self.predictor(packed.text, packed.present)
         losses = (logs.exp() - packed.durations * logs)[packed.present]
         errors = (logs.exp() - packed.durations).masked_fill(~packed.present, 0.0)
         told = {"character": errors.abs()[packed.present].mean().item(), "document": errors.sum(1).abs().mean().item()}

@@ -24,7 +24,7 @@ from mmspec.speech.talker import SpeechTalker
 from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
 from mmspec.training.tts_alignment import read_durations
 from mmspec.training.tts_data import Recording, read_recordings
-from mmspec.training.tts_documents import Packed, Spoken, draw_documents, pack, spoken
+from mmspec.training.tts_documents import Packed, Spoken, draw_documents, misplace, pack, spoken
 from mmspec.training.tts_quantizer import load_quantizer
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class TalkerConfig(LoopConfig):
         longest: Most steps of a joined document.
         corrupted: Share of the past codes that are replaced.
         dropped: Largest share of the past steps that are replaced whole; each row of a batch draws its own below it.
+        misplaced: Frames that characters may be too early or too late, at most.
+        start_from: Output folder of an earlier run of this stage that this one goes on from.
         residual_weight: Weight of the mean loss of the residual codes, that of code 0 being 1.
         ahead_weight: Weight of predicting codes after the next one.
         ahead_frames: Steps of a batch that learn that, which spares most of its work.
@@ -59,6 +61,8 @@ class TalkerConfig(LoopConfig):
     longest: int = 160
     corrupted: float = 0.1
     dropped: float = 0.5
+    misplaced: float = 0.0
+    start_from: Path | None = None
     residual_weight: float = 3.0
     ahead_weight: float = 0.3
     ahead_frames: int = 100
@@ -194,12 +198,16 @@ def train(config: TalkerConfig) -> Path:
     codec = load_encoder(config.quantizer)
     material, held_out = read_material(config, codec)
     trainer = TalkerTrainer(build_talker(config, codec), config)
+    if config.start_from is not None:
+        trainer.talker.load_state_dict(SpeechTalker.from_pretrained(config.start_from / "talker").state_dict())
     kinds = specials(trainer.talker)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         generator = step_generator(config.seed, step)
         documents = draw_documents(material, config.frames, config.longest, generator)
-        return trainer.loss(pack(documents, config.row_width, kinds), generator)
+        packed = pack(documents, config.row_width, kinds)
+        packed.durations = misplace(packed.durations, config.misplaced, generator)
+        return trainer.loss(packed, generator)
 
     seconds = fit(trainer, loss_of, config)
     report = {

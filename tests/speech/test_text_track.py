@@ -20,7 +20,7 @@ def talker() -> SpeechTalker:
 
 
 def test_frames_read_what_they_overlap() -> None:
-    track = lively(TextTrack(4, 3, 1))
+    track = lively(TextTrack(5, 4, 3, 1))
     track.moving.weight.data.zero_()
     track.still.bias.data.zero_()
     states = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -75,7 +75,7 @@ def test_speech_reads_what_training_showed(stack: int, monkeypatch: pytest.Monke
     states = trainer.states(packed, packed.codes)[0]
     for number, document in enumerate(documents):
         planned = document.durations.log()[None]
-        monkeypatch.setattr(talker.text_track.durations, "forward", lambda embedded, planned=planned: planned)
+        monkeypatch.setattr(talker.text_track.durations, "forward", lambda text, planned=planned: planned)
         model = TalkerModel(talker, [talker.read(text_tokens(document.text))], len(document.codes))
         made = [model.prefill()[1]]
         made += [model.advance(None, codes[None])[1] for codes in document.codes]
