@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """What a worker has done so far: rows done and failed, tokens, and forwards."""
+    """What a worker has done so far: rows done and failed; tokens of a mean row of each micro-batch, and forwards."""
 
     done: int = 0
     failed: int = 0
-    tokens: int = 0
+    tokens: float = 0.0
     forwards: int = 0
     notes: list[str] = field(default_factory=list)
 

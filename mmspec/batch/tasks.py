@@ -22,10 +22,10 @@ SAMPLING = {"temperature": Column("float"), "top_k": Column("int"), "top_p": Col
 
 @dataclass(frozen=True)
 class Made:
-    """The outputs of a micro-batch as files' ``contents``, its new tokens, and its forwards one after the other."""
+    """The outputs of a micro-batch as files' ``contents``, the mean of its rows' new tokens, and its sequential forwards."""
 
     contents: list[bytes]
-    tokens: int
+    tokens: float
     forwards: int
 
 
@@ -74,6 +74,9 @@ class BaseTask:
 
     model: Mapping[str, str]
     arguments: Mapping[str, Any]
+    main: ClassVar[str]
+    suffix: ClassVar[str]
+    columns: ClassVar[Mapping[str, Column]]
     shared: ClassVar[tuple[str, ...]] = tuple(SAMPLING)
 
     def options(self, row: Row) -> dict[str, Any]:
@@ -99,7 +102,7 @@ class BaseTask:
 
     def made(self, contents: list[bytes], stats: DecodeStats) -> Made:
         """The outputs with what they took."""
-        return Made(contents, stats.tokens, stats.forwards)
+        return Made(contents, stats.tokens / len(contents), stats.forwards)
 
 
 class ImageTask(BaseTask):
