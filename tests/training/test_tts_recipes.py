@@ -201,7 +201,7 @@ def test_card(masked: bool) -> None:
         "maskgit": {"masked_code_loss": 1.75},
         "durations": {"character": 0.125},
     }
-    names = ["codec", "talker", "durations", "drafter", *(["maskgit"] if masked else [])]
+    names = ["codec", "first_talker", "talker", "durations", "drafter", *(["maskgit"] if masked else [])]
     training: dict[str, Any] = {
         "recordings": 3, "minutes_of_speech": 1.5, "listening": {"spoken": {"items": 3, "wer": 0.5, "cer": 0.25}},
         "stages": {name: {"steps": 70, "minutes": 2.0} for name in names},
