@@ -197,6 +197,7 @@ def test_card(masked: bool) -> None:
     talker = {"first_code_loss": 0.25, "residual_code_loss": 1.0}
     losses = {
         "codec": codec,
+        "first_talker": talker,
         "talker": talker,
         "maskgit": {"masked_code_loss": 1.75},
         "durations": {"character": 0.125},
