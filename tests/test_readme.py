@@ -46,6 +46,13 @@ def test_the_speech_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["out"].texts[0]
 
 
+def test_the_voice_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = [block for block in blocks("python") if "TextToSpeechPipeline" in block]
+    exec(compile(example, "README.md", "exec"), {})
+    assert (tmp_path / "password.wav").stat().st_size > 20_000
+
+
 def test_the_video_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (example,) = [block for block in blocks("python") if "VideoPipeline" in block]

@@ -181,7 +181,8 @@ def export(
     data: Data,
     quantizer: Quantizer,
     codec: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts codec'.")],
-    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    first_talker: Annotated[Path, typer.Option(help="Output folder of the first run of 'mmspec train tts talker'.")],
+    talker: Annotated[Path, typer.Option(help="Output folder of its second run.")],
     durations: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts durations'.")],
     drafter: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts drafter'.")],
     output: Output,
@@ -192,13 +193,13 @@ def export(
 ) -> None:
     """Write the trained voice and its card. Needs jiwer and pocketsphinx.
 
-    [bold]Example[/]: mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --durations runs/durations --drafter runs/drafter -o tiny-tts
+    [bold]Example[/]: mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --first-talker runs/first-talker --talker runs/talker --durations runs/durations --drafter runs/drafter -o tiny-tts
     """
     from mmspec.training.tts_export import ExportConfig
     from mmspec.training.tts_export import export as write
 
     config = ExportConfig(
-        data=data, quantizer=quantizer, codec=codec, talker=talker, durations=durations, drafter=drafter, maskgit=maskgit
+        data=data, quantizer=quantizer, codec=codec, first_talker=first_talker, talker=talker, durations=durations, drafter=drafter, maskgit=maskgit
     )  # fmt: skip
     said = "" if assessment is None else assessment.read_text().strip()
     tell_files([write(config, output, said)])

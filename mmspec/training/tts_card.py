@@ -85,10 +85,11 @@ mmspec train tts data --data voice
 mmspec train tts alignment --data voice
 mmspec train tts quantizer --data voice --output runs/quantizer
 mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
-mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
+mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/first-talker --steps {first_talker_steps}
+mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps} --set start_from=runs/first-talker --set misplaced=1.5 --set learning_rate=6e-4
 mmspec train tts durations --data voice --quantizer runs/quantizer --talker runs/talker --output runs/durations --steps {durations_steps}
-mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/durations --output runs/drafter --steps {drafter_steps}
-{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --durations runs/durations --drafter runs/drafter{mask_option} -o tiny-tts
+mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/durations --output runs/drafter --steps {drafter_steps} --set kind={kind} --set first_temperature={first_temperature:g} --set rest_temperature={rest_temperature:g}
+{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --first-talker runs/first-talker --talker runs/talker --durations runs/durations --drafter runs/drafter{mask_option} -o tiny-tts
 ```
 
 Data and licence: see NOTICE.
@@ -141,7 +142,7 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
         first=reports["talker"]["trained"]["first_code_loss"], rest=reports["talker"]["trained"]["residual_code_loss"],
         first_out=reports["talker"]["held_out"]["first_code_loss"],
         rest_out=reports["talker"]["held_out"]["residual_code_loss"], assessment=assessment,
-        codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"],
+        codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"], first_talker_steps=stages["first_talker"]["steps"],
         drafter_steps=stages["drafter"]["steps"], durations_steps=stages["durations"]["steps"],
         character=reports["durations"]["trained"]["character"], character_out=reports["durations"]["held_out"]["character"], **sampling, **mask_lines(pipe, training),
     ).replace("\n\n\n", "\n\n")  # fmt: skip

@@ -42,7 +42,8 @@ class DurationsConfig(LoopConfig):
     talker: Path
     frames: int = 600
     longest: int = 100
-    learning_rate: float = 2e-3
+    learning_rate: float = 4e-3
+    weight_decay: float = 0.0
     average_decay: float = 0.99
 
 

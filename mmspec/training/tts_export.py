@@ -26,12 +26,13 @@ from mmspec.training.tts_eval import measure
 class ExportConfig:
     """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings; ``maskgit`` may be left out.
 
-    The network itself is that of ``durations``; ``talker`` has its measurements.
+    The network itself is that of ``durations``; ``talker`` has its measurements, and ``first_talker`` is the run that it went on from.
     """
 
     data: Path
     quantizer: Path
     codec: Path
+    first_talker: Path
     talker: Path
     durations: Path
     drafter: Path
@@ -57,7 +58,7 @@ def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Pa
         if part is not None:
             part.half().float()
     measured = measure(pipe, recordings)
-    trained = ["codec", "talker", "durations", "drafter", *(["maskgit"] if config.maskgit else [])]
+    trained = ["codec", "first_talker", "talker", "durations", "drafter", *(["maskgit"] if config.maskgit else [])]
     stages = {name: read_progress(getattr(config, name)) for name in trained}
     reports = {name: _read(getattr(config, name) / "report.json") for name in ("quantizer", *trained)}
     training: dict[str, Any] = {

@@ -78,6 +78,13 @@ class TalkerConfig(LoopConfig):
     weight_decay: float = 0.01
     average_decay: float = 0.995
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start_from is not None:
+            object.__setattr__(self, "start_from", Path(self.start_from))
+        if self.misplaced < 0:
+            raise ValueError(f"`misplaced` must be at least 0, got {self.misplaced}.")
+
 
 def build_talker(config: TalkerConfig, codec: SpeechCodec) -> SpeechTalker:
     """An untrained talker for the codes of ``codec``."""

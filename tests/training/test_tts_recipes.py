@@ -17,7 +17,7 @@ from mmspec.training import tts_codec, tts_drafter, tts_durations, tts_maskgit, 
 from mmspec.training.loop import step_generator
 from mmspec.training.tts_card import model_card
 from mmspec.training.tts_data import read_recordings, transcript
-from mmspec.training.tts_documents import Spoken, draw_documents, join, pack
+from mmspec.training.tts_documents import Spoken, draw_documents, join, misplace, pack
 from tests.oracles.synthesis import tiny_heads, tiny_mask_predictor, tiny_voice
 
 TALKER = {
@@ -197,11 +197,12 @@ def test_card(masked: bool) -> None:
     talker = {"first_code_loss": 0.25, "residual_code_loss": 1.0}
     losses = {
         "codec": codec,
+        "first_talker": talker,
         "talker": talker,
         "maskgit": {"masked_code_loss": 1.75},
         "durations": {"character": 0.125},
     }
-    names = ["codec", "talker", "durations", "drafter", *(["maskgit"] if masked else [])]
+    names = ["codec", "first_talker", "talker", "durations", "drafter", *(["maskgit"] if masked else [])]
     training: dict[str, Any] = {
         "recordings": 3, "minutes_of_speech": 1.5, "listening": {"spoken": {"items": 3, "wer": 0.5, "cer": 0.25}},
         "stages": {name: {"steps": 70, "minutes": 2.0} for name in names},
@@ -314,6 +315,18 @@ def test_documents() -> None:
     other = packed.document[0][:, None] != packed.document[0][None]
     assert not bool((seen & other).any())
     assert not bool(seen.triu(1).any())
+
+
+def test_misplaced_characters_stay_in_order_and_near() -> None:
+    durations = torch.tensor([[0.5, 0.0, 2.0, 9.0, 1.0, 30.0], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]])
+    assert torch.equal(misplace(durations, 0.0, step_generator(0, 0)), durations)
+    far = 0.0
+    for step in range(20):
+        moved = misplace(durations, 1.5, step_generator(0, step))
+        assert float(moved.min()) >= 0
+        assert moved[1, 3:].tolist() == [0.0] * 3  # padding stays padding
+        far = max(far, float((moved.cumsum(1) - durations.cumsum(1)).abs().max()))
+    assert 0.75 < far <= 1.5001
 
 
 def test_transcripts(data: Path) -> None:
