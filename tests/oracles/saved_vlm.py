@@ -1,0 +1,33 @@
+"""A vision-language model on disk with its block drafter, as the embedded checkpoint is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mmspec import VisionLanguagePipeline
+from mmspec.training.vlm_tokenizer import picture_processor
+from tests.oracles.vlm import reading_model, tiny_block
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (48, 32)) -> Image.Image:
+    """Noise of ``size``, width and height."""
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def tiny_reader(drafter: Any = None) -> VisionLanguagePipeline:
+    """A random-weight pipeline of the embedded model's kind."""
+    pipe = VisionLanguagePipeline(reading_model(), picture_processor(), drafter)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def save_tiny_reader(folder: Path) -> Path:
+    """Write one with a random block drafter."""
+    drafter = tiny_block(reading_model(), num_nodes=8)
+    tiny_reader(drafter).save_pretrained(folder)
+    return folder
