@@ -175,6 +175,15 @@ class VisionLanguagePipeline(SpecPipeline):
         final = ends.shorten(decode(self.processor.tokenizer, output.tokens[0]))
         yield PartialAnswer(final, final[len(given) :], finished=True, output=output)
 
+    @torch.no_grad()
+    def requests(self, prompt: str | Sequence[str], images: Any = None, **arguments: Any) -> list[DecodeRequest]:
+        """The requests, one a micro-batch, by which a call with these ``arguments`` would decode; for benches."""
+        call = AnswerCall(**arguments)
+        questions = self._questions(prompt, images, None)
+        seeds = row_seeds(len(questions), call.generator, call.seed)
+        batches, _ = self._batches(questions, seeds, call, *self._method(call))
+        return [batch.request for batch in batches]
+
     def _questions(self, prompt: Any, images: Any, messages: Any) -> list[Question]:
         if (prompt is None) == (messages is None):
             raise ValueError("Give exactly one of `prompt` and `messages`.")

@@ -25,15 +25,14 @@ from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.vlm_blocks import LOSSES, block_loss, corpus_blocks, draw_anchors, rollout_blocks
 from mmspec.training.vlm_examples import (
     Example,
-    Item,
     corpus_examples,
     embedded_items,
     held_out_items,
-    read_items,
     target_examples,
 )
 from mmspec.training.vlm_rollout import read_texts, roll_out, rollout_slots
 from mmspec.training.vlm_tasks import DataConfig, Material, load_material
+from mmspec.vlm.items import Item, read_items
 
 logger = logging.getLogger(__name__)
 

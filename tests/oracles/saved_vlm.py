@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 from PIL import Image
 
 from mmspec import VisionLanguagePipeline
+from mmspec.drafters.block import FOLDER as BLOCK_FOLDER
 from mmspec.training.vlm_tokenizer import picture_processor
+from mmspec.vlm.items import QUESTIONS
 from tests.oracles.vlm import reading_model, tiny_block
 
 
@@ -27,7 +30,20 @@ def tiny_reader(drafter: Any = None) -> VisionLanguagePipeline:
 
 
 def save_tiny_reader(folder: Path) -> Path:
-    """Write one with a random block drafter."""
+    """Write one with a random block drafter and two questions of each of two tasks."""
     drafter = tiny_block(reading_model(), num_nodes=8)
     tiny_reader(drafter).save_pretrained(folder)
+    drafter.save_pretrained(folder / BLOCK_FOLDER)
+    (folder / "samples").mkdir()
+    lines = []
+    for number in range(4):
+        picture(number).save(folder / "samples" / f"{number}.png")
+        entry = {
+            "prompt": "read",
+            "images": [f"samples/{number}.png"],
+            "answer": "abc",
+            "task": ("read", "name")[number % 2],
+        }
+        lines.append(json.dumps(entry))
+    (folder / QUESTIONS).write_text("\n".join(lines) + "\n")
     return folder

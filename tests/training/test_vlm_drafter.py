@@ -24,9 +24,10 @@ from mmspec.training.vlm_blocks import (
     rollout_blocks,
 )
 from mmspec.training.vlm_drafter import VlmDrafterConfig, build, draw_secondary, train
-from mmspec.training.vlm_examples import Example, Item, read_items, target_examples
+from mmspec.training.vlm_examples import Example, target_examples
 from mmspec.training.vlm_rollout import Reading, Rollout, read_texts, roll_out, rollout_slots
 from mmspec.training.vlm_tokenizer import SPECIALS, picture_processor
+from mmspec.vlm.items import Item, read_items
 from tests.oracles.vlm import reading_model
 
 DEPTH, STOP = 5, (60,)

@@ -15,7 +15,6 @@ from mmspec import VisionLanguagePipeline
 from mmspec.training import vlm_target
 from mmspec.training.emoji import EmojiSet
 from mmspec.training.names import ICONIC
-from mmspec.training.vlm_export import edit_distance
 from mmspec.training.vlm_lines import HEIGHT, MAX_CHARACTERS, WIDTH, draw_line, random_text, split_words
 from mmspec.training.vlm_target import ANSWER, END, Collator, VlmTargetConfig, answer_loss, new_model, train
 from mmspec.training.vlm_tasks import QUESTIONS, TASKS, Material, draw_sample, held_out_samples, split_emoji
@@ -159,9 +158,3 @@ def test_a_run_in_two_parts_equals_one(material: Material, tmp_path: Path, monke
 def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         tiny(tmp_path, **change)
-
-
-def test_edit_distance() -> None:
-    assert edit_distance("kitten", "sitting") == 3
-    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
-    assert edit_distance("same", "same") == 0
