@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
     from mmspec.drafters.block import BlockDrafter as BlockDrafter
+    from mmspec.drafters.eagle3 import Eagle3Drafter as Eagle3Drafter
     from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter

@@ -30,6 +30,8 @@ VLM_METHODS: dict[str, Method] = {
         _block("tree-32", tree="dynamic", mode="top-k", num_nodes=32),
         _block("chain", tree="chain", mode="top-k"),
         _block("coupled", tree="dynamic", mode="coupled", num_nodes=16),
+        Method("eagle3", "eagle3"),
+        Method("eagle3-chain", "eagle3", {"tree": "chain", "num_nodes": 6}),
         Method("ngram", "ngram"),
         Method("assisted", "model"),
         *(Method(name, peer=True) for name in PEERS),
@@ -55,8 +57,10 @@ def drafters_there(methods: Sequence[Method], model: str) -> list[Method]:
     folder = local_folder(model)
 
     def there(method: Method) -> bool:
-        part = None if method.drafter is None else getattr(DRAFTERS.load(method.drafter), "folder", None)
-        return part is None or (folder is not None and (folder / part).is_dir())
+        drafter = None if method.drafter is None else DRAFTERS.load(method.drafter)
+        if not hasattr(drafter, "place_in"):
+            return True
+        return folder is not None and (folder / drafter.place_in(folder)).is_dir()
 
     return [method for method in methods if there(method)]
 

@@ -7,6 +7,7 @@ DRAFTERS = Registry(
     {
         "block": "mmspec.drafters.block:BlockDrafter",
         "ctc": "mmspec.speech.ctc_drafter:CTCDrafter",
+        "eagle3": "mmspec.drafters.eagle3:Eagle3Drafter",
         "feature": "mmspec.drafters.feature:FeatureDrafter",
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",

@@ -21,20 +21,11 @@ import torch
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
-from mmspec.drafters.base import (
-    DraftSetup,
-    check_controller,
-    check_positive,
-    hidden_size_of,
-    make_controller,
-)
+from mmspec.drafters.base import DraftSetup, check_controller, check_positive
 from mmspec.drafters.block_network import BlockLayer, rotary_at
 from mmspec.drafters.block_session import BlockSession
-from mmspec.drafters.feature import WholeTree
-from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
 
@@ -132,33 +123,8 @@ class BlockDrafter(DrafterNetwork):
     def nodes_within(self, budget: int) -> int:
         return self.max_nodes
 
-    def controller(self, costs: CostCurve) -> Controller:
-        if self.config.controller == "fixed":
-            return WholeTree(self.max_nodes)
-        return make_controller(self.config.controller, self.max_nodes, costs, self.config.prior)
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        _compare("vocabulary", self.config.vocab_size, vocab_size)
-
-    def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
-        if self.config.target is not None:
-            check_fingerprint(self.config.target, network)
-
     def session(self, setup: DraftSetup) -> DraftSession:
-        model = getattr(setup.runner, "model", None)
-        if model is None or not hasattr(model, "taps"):
-            raise ValueError(
-                f"BlockDrafter reads the states of its target's layers, which {type(model).__name__} does not hand out; "
-                "choose another drafter for this model, such as NGramDrafter()."
-            )
-        if setup.runner.guidance.branches > 1:
-            raise ValueError("BlockDrafter drafts for targets without guidance only.")
-        if self.config.taps[-1] >= model.num_layers:
-            raise ValueError(
-                f"`taps` {list(self.config.taps)} must be below the {model.num_layers} layers of the target, whose last "
-                "state only comes normalised."
-            )
+        self.check_taps(setup)
         self.check_vocabulary(setup.vocab_size)
         return BlockSession(self, setup)
 
@@ -196,11 +162,3 @@ class BlockDrafter(DrafterNetwork):
             states = states + layer.self_attn(read, rotary, key, value, mask)
             states = states + layer.mlp(layer.post_attention_layernorm(states))
         return self.norm(states)
-
-
-def _compare(what: str, drafted: int, wanted: int) -> None:
-    if drafted != wanted:
-        raise ValueError(
-            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
-            "this model."
-        )

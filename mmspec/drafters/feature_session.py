@@ -1,4 +1,4 @@
-"""Decoding session of the feature drafter: growing chains and trees, and keeping step with what is committed.
+"""Decoding session of drafters of pairs: growing chains and trees, and keeping step with what is committed.
 
 Symbols: B rows, R = G * B model rows, W expanded nodes of a level, M nodes run so far, N nodes of the draft, D hidden
 size, V vocabulary.
@@ -22,7 +22,7 @@ from mmspec.drafters.siblings import grow_beam, root_beam
 from mmspec.runner.features import FeatureRunner
 
 if TYPE_CHECKING:
-    from mmspec.drafters.feature import FeatureDrafter
+    from mmspec.drafters.pairs import PairDrafter
 
 _SIBLINGS = 64
 """Independent draws of one node that get keys of their own."""
@@ -31,7 +31,7 @@ _SIBLINGS = 64
 class FeatureSession:
     """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
 
-    def __init__(self, runner: FeatureRunner, drafter: FeatureDrafter, setup: DraftSetup) -> None:
+    def __init__(self, runner: FeatureRunner, drafter: PairDrafter, setup: DraftSetup) -> None:
         config = drafter.config
         self.runner, self.config, self.choices, self.law = runner, config, drafter.choices, drafter.law
         self.needs_law, self.max_new_tokens = setup.needs_law, setup.max_new_tokens

@@ -28,7 +28,9 @@ def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path
     pipe.set_progress_bar_config(disable=True)
     measured = measure(pipe, material, config.evaluate, config.max_answer)
     write_pipeline(pipe, folder)
-    training = {"progress": read_progress(config.output), "seed": config.seed, "measured": measured}
+    training = {
+        "progress": read_progress(config.output), "seed": config.seed, "corruption": config.corruption, "measured": measured,
+    }  # fmt: skip
     _write(folder / "training.json", training)
     return folder
 
@@ -55,7 +57,8 @@ def score(pipe: VisionLanguagePipeline, samples: Sequence[Sample], max_answer: i
         speculate=False, seed=0,
     )  # fmt: skip
     answers, truths = output.texts or [], [sample.answer for sample in samples]
-    scores = {"samples": len(samples), **correctness(answers, truths)}
+    measured = correctness(answers, truths)
+    scores = {"samples": len(samples), "exact": measured["accuracy"], "cer": measured["cer"]}
     if samples[0].task == "json":
         scores["valid"] = sum(map(_is_json, answers)) / len(samples)
     return {name: round(value, 4) for name, value in scores.items()}

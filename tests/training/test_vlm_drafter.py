@@ -25,6 +25,8 @@ from mmspec.training.vlm_blocks import (
 )
 from mmspec.training.vlm_drafter import VlmDrafterConfig, build, draw_secondary, train
 from mmspec.training.vlm_examples import Example, target_examples
+from mmspec.training.vlm_losses import VlmLossesConfig
+from mmspec.training.vlm_losses import train as compare
 from mmspec.training.vlm_rollout import Reading, Rollout, read_texts, roll_out, rollout_slots
 from mmspec.training.vlm_tokenizer import SPECIALS, picture_processor
 from mmspec.vlm.items import Item, read_items
@@ -289,3 +291,16 @@ def test_bad_questions_are_named(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(ValueError, match=words):
             read_items(path)
+
+
+def test_losses_are_compared_seed_by_seed(pipe: VisionLanguagePipeline, tmp_path: Path) -> None:
+    write_questions(tmp_path)
+    own = {**vars(config(tmp_path, steps=2)), "held_out": tmp_path / "questions.jsonl", "corpus_noise": 0.3}
+    settings = VlmLossesConfig(**{**own, "seeds": (0, 1), "output": tmp_path / "losses"})
+    content = json.loads(compare(settings, pipe).read_text())
+    assert content["steps"] == {"ce": [2, 2], "alr-ira": [2, 2]}
+    chain = content["shapes"]["chain"]
+    assert chain["ce"]["ratio"] == 1.0
+    assert chain["alr-ira"]["ratio"] == pytest.approx(chain["alr-ira"]["mean"] / chain["ce"]["mean"], abs=1e-3)
+    with pytest.raises(ValueError, match="Unknown loss 'mse'"):
+        VlmLossesConfig(**{**own, "losses": ("ce", "mse")})

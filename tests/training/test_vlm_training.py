@@ -11,14 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from mmspec import VisionLanguagePipeline
+from mmspec import BlockDrafter, Eagle3Drafter, VisionLanguagePipeline
 from mmspec.training import vlm_target
 from mmspec.training.emoji import EmojiSet
 from mmspec.training.names import ICONIC
+from mmspec.training.vlm_drafter import VlmDrafterConfig
+from mmspec.training.vlm_drafter import train as train_block
+from mmspec.training.vlm_eagle3 import VlmEagle3Config
+from mmspec.training.vlm_eagle3 import train as train_eagle3
 from mmspec.training.vlm_lines import HEIGHT, MAX_CHARACTERS, WIDTH, draw_line, random_text, split_words
+from mmspec.training.vlm_ship import VlmShipConfig
+from mmspec.training.vlm_ship import train as ship
 from mmspec.training.vlm_target import ANSWER, END, Collator, VlmTargetConfig, answer_loss, new_model, train
 from mmspec.training.vlm_tasks import QUESTIONS, TASKS, Material, draw_sample, held_out_samples, split_emoji
 from mmspec.training.vlm_tokenizer import CHARACTERS, SPECIALS, character_tokenizer, picture_processor
+from mmspec.vlm.items import QUESTIONS as QUESTIONS_FILE
+from mmspec.vlm.items import read_items
 
 WORDS = [f"{a}{b}{c}" for a in "bcdfgl" for b in "aeiou" for c in "mnprst"]
 
@@ -158,3 +166,29 @@ def test_a_run_in_two_parts_equals_one(material: Material, tmp_path: Path, monke
 def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         tiny(tmp_path, **change)
+
+
+def test_target_and_drafters_are_put_together(material: Material, tmp_path: Path) -> None:
+    train(tiny(tmp_path / "run", num_layers=2, steps=1), material)
+    common: dict[str, Any] = {"target": str(tmp_path / "run" / "pipeline"), "data": tmp_path, "num_examples": 2, "batch_size": 1, "steps": 1,
+              "num_taps": 1, "max_answer": 4, "evaluate": 1, "precision": "fp32"}  # fmt: skip
+    train_block(VlmDrafterConfig(output=tmp_path / "block", block_size=4, **common), material=material)
+    train_eagle3(VlmEagle3Config(output=tmp_path / "eagle3", **common), material=material)
+    settings = VlmShipConfig(
+        data=tmp_path, run=tmp_path / "run", block=tmp_path / "block", eagle3=tmp_path / "eagle3",
+        output=tmp_path / "ship", samples=2, num_nodes=5,
+    )  # fmt: skip
+    folder = ship(settings, material)
+    pipe = VisionLanguagePipeline.from_pretrained(folder)
+    pipe.set_progress_bar_config(disable=True)
+    assert (pipe.drafter.config.num_nodes, pipe.drafter.dtype) == (5, torch.float32)
+    assert Eagle3Drafter.from_pretrained(folder).config.taps == [1]
+    assert BlockDrafter.from_pretrained(folder).config.block_size == 4  # the pipeline's own
+    items = read_items(folder / QUESTIONS_FILE)
+    assert [item.task for item in items] == [task for task in TASKS for _ in range(2)]
+    assert pipe(items[0].prompt, list(items[0].images), max_new_tokens=4).texts
+    card = (folder / "README.md").read_text()
+    assert "| block | tree-16 |" in card
+    assert "| eagle3 | chain |" in card
+    with pytest.raises(FileNotFoundError, match="must have ended"):
+        ship(VlmShipConfig(data=tmp_path, run=tmp_path, block=tmp_path, output=tmp_path), material)
