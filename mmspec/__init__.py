@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
+    from mmspec.drafters.scaffold import ScaffoldDrafter as ScaffoldDrafter
     from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter
     from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance

@@ -34,6 +34,13 @@ class DraftSession(Protocol):
 
 
 @runtime_checkable
+class RevisableSession(Protocol):
+    """A session whose drafts may be revised before they are verified: of a draft it learns the outcome alone."""
+
+    revisable: bool
+
+
+@runtime_checkable
 class PromptDraftSession(Protocol):
     """A session that drafts from the prompt alone, so that prefill and first verification are one forward."""
 
@@ -46,6 +53,7 @@ class NoDraft:
     """Drafts nothing: every round is one token of plain decoding."""
 
     forwards = 0
+    revisable = True
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         pass

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.draft import Draft, ancestors
+from mmspec.core.draft import Draft, DraftLaw, ancestors
 
 
 @dataclass(frozen=True)
@@ -243,3 +243,35 @@ def expected_length(log_acceptance: Tensor, parent: Tensor) -> Tensor:
     # a sum over the path, in which 0 * -inf must not arise
     paths = torch.where(ancestors(parent), edges[:, None], 0.0).sum(-1)
     return paths[:, 1:].exp().sum(-1)
+
+
+class TokenTree:
+    """A tree of one row while it grows on the host. Siblings with the same token are one node.
+
+    Attributes:
+        tokens, parents: Token and parent of each node, the root first, a parent before its children.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents = [root], [0]
+        self._children: dict[tuple[int, int], int] = {}
+
+    def add(self, above: int, token: int) -> int:
+        """The child ``token`` of the node ``above``, added unless it is there."""
+        node = self._children.setdefault((above, token), len(self.tokens))
+        if node == len(self.tokens):
+            self.tokens.append(token)
+            self.parents.append(above)
+        return node
+
+
+def joined_trees(trees: Sequence[TokenTree], device: torch.device) -> Draft:
+    """Trees of the rows as one draft of chosen tokens."""
+    most = max(len(tree.tokens) for tree in trees)
+    tokens, parent = (
+        torch.tensor([part + [0] * (most - len(part)) for part in parts], device=device)
+        for parts in ([tree.tokens for tree in trees], [tree.parents for tree in trees])
+    )
+    count = torch.tensor([len(tree.tokens) for tree in trees], device=device)
+    valid = torch.arange(most, device=device) < count[:, None]
+    return Draft(tokens, DraftLaw.DETERMINISTIC, parent=parent, valid=valid)

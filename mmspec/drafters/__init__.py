@@ -13,6 +13,7 @@ DRAFTERS = Registry(
         "model": "mmspec.drafters.model:ModelDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",
         "residual": "mmspec.speech.residual_drafter:ResidualDrafter",
+        "scaffold": "mmspec.drafters.scaffold:ScaffoldDrafter",
         "spatial": "mmspec.drafters.spatial:SpatialDrafter",
     },
 )

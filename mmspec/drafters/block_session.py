@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class BlockSession:
     """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
 
+    revisable = True
+
     def __init__(self, drafter: BlockDrafter, setup: DraftSetup) -> None:
         self.drafter, self.config, self.target = drafter, drafter.config, setup.runner
         self.model: Any = setup.runner.model

@@ -22,7 +22,17 @@ from mmspec.training.vlm_eagle3 import train as train_eagle3
 from mmspec.training.vlm_lines import HEIGHT, MAX_CHARACTERS, WIDTH, draw_line, random_text, split_words
 from mmspec.training.vlm_ship import VlmShipConfig
 from mmspec.training.vlm_ship import train as ship
-from mmspec.training.vlm_target import ANSWER, END, Collator, VlmTargetConfig, answer_loss, new_model, train
+from mmspec.training.vlm_target import (
+    ANSWER,
+    END,
+    Collator,
+    VlmTargetConfig,
+    answer_loss,
+    glyph_loss,
+    new_model,
+    picture_features,
+    train,
+)
 from mmspec.training.vlm_tasks import QUESTIONS, TASKS, Material, draw_sample, held_out_samples, split_emoji
 from mmspec.training.vlm_tokenizer import CHARACTERS, SPECIALS, character_tokenizer, picture_processor
 from mmspec.vlm.items import QUESTIONS as QUESTIONS_FILE
@@ -43,7 +53,7 @@ def tiny(output: Path, **changes: Any) -> VlmTargetConfig:
     settings: dict[str, Any] = {
         "data": output, "output": output, "steps": 4, "batch_size": 4, "hidden_size": 32, "num_layers": 1, "num_heads": 2,
         "num_kv_heads": 2, "intermediate_size": 32, "vision_size": 32, "vision_layers": 1, "vision_heads": 2,
-        "vision_intermediate": 32, "evaluate": 2, "max_answer": 6, "precision": "fp32", "log_every": 1,
+        "vision_intermediate": 32, "evaluate": 2, "max_answer": 6, "glyph_steps": 0, "precision": "fp32", "log_every": 1,
     }  # fmt: skip
     return VlmTargetConfig(**{**settings, **changes})
 
@@ -132,15 +142,34 @@ def test_twenty_steps_lower_the_loss(material: Material, tmp_path: Path) -> None
     assert sum(losses[-4:]) < 0.85 * sum(losses[:4])
 
 
+def test_patches_show_their_characters(material: Material, tmp_path: Path) -> None:
+    """Each column of patches belongs to one character, and the loss of patches reaches the vision tower alone."""
+    sample = held_out_samples(material, "read", 1)[0]
+    batch = Collator(16)([sample, held_out_samples(material, "name", 1)[0]])
+    lines = batch.glyphs[batch.glyphs >= 0].view(HEIGHT // 16, WIDTH // 16)
+    text = picture_processor().tokenizer.decode(lines[0][lines[0] > 0])
+    assert text == sample.answer
+    assert torch.equal(lines[0], lines[1])
+    columns = sample.image[..., 0].reshape(HEIGHT, -1, 16).min(axis=(0, 2))  # the darkest pixel of each column
+    drawn = [bool(place) for place in lines[0] > 0]
+    letters = [columns[place] for place, there in enumerate(drawn) if there and sample.answer[place] not in " .,:;'-"]
+    empty = [columns[place] for place, there in enumerate(drawn) if not there]
+    assert max(letters) < min(empty)
+    model = new_model(tiny(tmp_path))
+    loss, _ = glyph_loss(model, picture_features(model, batch), batch.glyphs)
+    loss.backward()
+    assert all((p.grad is None) == ("language_model.layers" in n or "embed" in n) for n, p in model.named_parameters())
+
+
 def test_a_run_in_two_parts_equals_one(material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(tiny(whole), material)
 
-    def interrupted(model: Any, batch: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return answer_loss(model, batch)
+        return answer_loss(*arguments)
 
     calls: list[int] = []
     with monkeypatch.context() as patch:
