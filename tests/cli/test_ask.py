@@ -50,6 +50,18 @@ def test_parts_of_the_method_can_be_chosen(folder: Path, image: Path) -> None:
     assert stopped.stdout == wanted.partition(wanted[3:6])[0] + "\n"
 
 
+def test_json_by_keys_and_by_schema(folder: Path, image: Path, tmp_path: Path) -> None:
+    """The random model's answers are cut after 12 tokens; what is fixed by then is there."""
+    done = run(folder, image, "what is it?", "--json", "title,kind")
+    assert (done.exit_code, done.stdout[:11]) == (0, '{"title": "'), done.output
+    assert run(folder, image, "what is it?", "--json", "title,kind", "--plain").stdout == done.stdout
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"properties": {"kind": {"enum": ["animal", "food"]}}}')
+    assert run(folder, image, "what is it?", "--json", schema).stdout.startswith('{"kind": "')
+    for wrong in ("title,,kind", "missing.json"):
+        assert run(folder, image, "what is it?", "--json", wrong).exit_code == 2
+
+
 def test_several_pictures(folder: Path, image: Path, tmp_path: Path) -> None:
     picture(1).save(tmp_path / "other.png")
     done = run(folder, image, "compare", "--image", tmp_path / "other.png")
