@@ -29,6 +29,7 @@ VLM_METHODS: dict[str, Method] = {
         _block("tree-16", tree="dynamic", mode="top-k", num_nodes=16),
         _block("tree-32", tree="dynamic", mode="top-k", num_nodes=32),
         _block("chain", tree="chain", mode="top-k"),
+        _block("graft", tree="dynamic", mode="top-k", num_nodes=32, graft=10),
         _block("coupled", tree="dynamic", mode="coupled", num_nodes=16),
         Method("eagle3", "eagle3"),
         Method("eagle3-chain", "eagle3", {"tree": "chain", "num_nodes": 6}),

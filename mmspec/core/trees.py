@@ -217,23 +217,22 @@ def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[lis
         Parent, depth and rank of each node, the root first; a parent comes before its children.
     """
     parent, depth, rank = [0], [0], [0]
-    heap: list[tuple[float, int, int, int, int]] = []  # (-score, order, parent, depth, rank)
-    order = 0
-
-    def push(score: float, above: int, level: int, place: int) -> None:
-        nonlocal order
-        if level <= len(edges) and place < len(edges[level - 1]) and edges[level - 1][place] > -float("inf"):
-            heapq.heappush(heap, (-(score + edges[level - 1][place]), order, above, level, place))
-            order += 1
-
-    push(0.0, 0, 1, 0)
+    lost = float("inf")  # the negative score of what cannot be
+    costs = [[-edge for edge in level] for level in edges]
+    # (negative score of the node, order, that of its parent, parent, depth, rank)
+    heap = [(costs[0][0], 0, 0.0, 0, 1, 0)] if costs and costs[0] and costs[0][0] < lost else []
+    order = 1
     while heap and len(parent) < num_nodes:
-        negative, _, above, level, place = heapq.heappop(heap)
-        parent.append(above)
+        cost, _, above, node, level, place = heapq.heappop(heap)
+        parent.append(node)
         depth.append(level)
         rank.append(place)
-        push(-negative - edges[level - 1][place], above, level, place + 1)
-        push(-negative, len(parent) - 1, level + 1, 0)
+        own = costs[level - 1]
+        if place + 1 < len(own) and own[place + 1] < lost:
+            heapq.heappush(heap, (above + own[place + 1], order, above, node, level, place + 1))
+        if level < len(costs) and costs[level] and costs[level][0] < lost:
+            heapq.heappush(heap, (cost + costs[level][0], order + 1, cost, len(parent) - 1, level + 1, 0))
+        order += 2
     return parent, depth, rank
 
 

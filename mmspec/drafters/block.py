@@ -49,6 +49,8 @@ class BlockDrafter(DrafterNetwork):
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
         num_nodes: Most nodes of a draft, root included.
         branching: Candidates of a depth.
+        graft: Nodes of a tree that may go to a copy of what followed the last tokens before, in prompt or answer (prompt
+            lookup within a neural tree: "Graft", arXiv 2605.20104); 0 copies nothing.
         temperature: What logits are divided by before they are read as probabilities of acceptance.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
         prior: Tokens per forward by width, measured when the drafter was made; a start for ``cost-aware``.
@@ -83,6 +85,7 @@ class BlockDrafter(DrafterNetwork):
         tree: str = "dynamic",
         num_nodes: int = 32,
         branching: int = 8,
+        graft: int = 0,
         temperature: float = 1.0,
         controller: str = "fixed",
         prior: dict[str, float] | None = None,
@@ -94,6 +97,8 @@ class BlockDrafter(DrafterNetwork):
         for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
             if value not in legal:
                 raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
+        if isinstance(graft, bool) or not 0 <= graft < num_nodes:
+            raise ValueError(f"`graft` must lie in [0, {num_nodes}), below `num_nodes`, got {graft!r}.")
         if block_size < 2:
             raise ValueError(f"`block_size` must be at least 2, the newest token and one to draft, got {block_size}.")
         if num_heads % num_kv_heads or head_dim % 2:

@@ -17,13 +17,16 @@ from torch import Tensor
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.target import TargetOutput
-from mmspec.core.trees import marginal_tree
+from mmspec.core.trees import TokenTree, joined_trees, marginal_tree
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
+from mmspec.drafters.ngram import NGramSession
 from mmspec.runner.cache import SpecCache
 
 if TYPE_CHECKING:
     from mmspec.drafters.block import BlockDrafter
+
+_SUFFIX = 3  # longest suffix that a graft is looked up by
 
 
 class BlockSession:
@@ -40,6 +43,7 @@ class BlockSession:
         self.width = self.model.prompt.width
         capacity = self.width + setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
         self.cache = SpecCache(setup.num_rows, capacity, self.device)
+        self.lookup = NGramSession(_SUFFIX, setup)
         self.forwards = 0
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
@@ -92,23 +96,32 @@ class BlockSession:
 
     def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, width: int) -> Draft:
         """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M)."""
-        room = (self.max_new_tokens - context.generated - 1).tolist()
-        shapes = [marginal_tree(row[: max(0, left)], width) for row, left in zip(edges.tolist(), room, strict=True)]
-        most = max(len(parent) for parent, _, _ in shapes)
+        copies = self._copies(context, min(self.config.graft, width - 1))
+        # ids are exact in float64, so that one transfer brings all to the host
+        known = torch.stack([tokens.double(), edges.double()]).tolist()
+        roots, generated = context.root.tolist(), context.generated.tolist()
+        trees = []
+        for row, root in enumerate(roots):
+            room = max(0, self.max_new_tokens - generated[row] - 1)
+            copy = copies[row][:room]
+            parent, depth, rank = marginal_tree(known[1][row][:room], width - len(copy))
+            tree, place = TokenTree(root), [0]
+            for above, level, order in zip(parent[1:], depth[1:], rank[1:], strict=True):
+                place.append(tree.add(place[above], int(known[0][row][level - 1][order])))
+            node = 0
+            for token in copy:  # shares the nodes that the tree has already
+                node = tree.add(node, token)
+            trees.append(tree)
+        return joined_trees(trees, tokens.device)
 
-        def padded(values: list[int]) -> list[int]:
-            return values + [0] * (most - len(values))
-
-        device = tokens.device
-        parent, depth, rank = (
-            torch.tensor([padded(shape[part]) for shape in shapes], device=device) for part in range(3)
-        )
-        count = torch.tensor([len(shape[0]) for shape in shapes], device=device)
-        valid = torch.arange(most, device=device) < count[:, None]
-        flat = (depth - 1).clamp_min(0) * tokens.shape[2] + rank
-        drafted = tokens.flatten(1).gather(1, flat)
-        drafted[:, 0] = context.root
-        return Draft(drafted.where(valid, 0), DraftLaw.DETERMINISTIC, parent=parent, valid=valid)
+    def _copies(self, context: RoundContext, length: int) -> list[list[int]]:
+        """For each row at most ``length`` tokens that followed its last ones before, in prompt or answer."""
+        if length < 1:
+            return [[] for _ in range(len(context.root))]
+        found = self.lookup.propose(context, length + 1)
+        valid = torch.ones_like(found.tokens, dtype=torch.bool) if found.valid is None else found.valid
+        rows = zip(found.tokens.tolist(), valid.tolist(), strict=True)
+        return [[token for token, there in zip(row[1:], real[1:], strict=True) if there] for row, real in rows]
 
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         assert output.hidden is not None
@@ -135,3 +148,4 @@ class BlockSession:
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows.to(self.device))
+        self.lookup.select_rows(rows)

@@ -25,6 +25,7 @@ def shapes(model: Any) -> dict[str, BlockDrafter]:
         "chain": drafter.with_settings(tree="chain"),
         "tree-7": drafter.with_settings(num_nodes=7, branching=3),
         "tree-31": drafter.with_settings(num_nodes=31, mode="coupled", branching=40),
+        "graft": drafter.with_settings(num_nodes=12, branching=3, graft=5),
         "tree-1": drafter.with_settings(num_nodes=1),
     }
 
@@ -125,6 +126,39 @@ def test_the_head_equals_that_of_transformers() -> None:
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_a_graft_shares_the_nodes_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What followed the last tokens before is in the draft, no node is there twice, and the width holds."""
+    model, inputs = tiny_vlm("llava"), prompts("llava")
+    drafter, drafts = tiny_block(model, num_nodes=10, branching=3, graft=4), []
+    propose = BlockSession.propose
+
+    def kept(self: BlockSession, context: RoundContext, width: int) -> Any:
+        draft = propose(self, context, width)
+        wanted = [
+            copy[: self.max_new_tokens - int(context.generated[row]) - 1]
+            for row, copy in enumerate(self._copies(context, 4))
+        ]
+        drafts.append((draft, wanted))
+        return draft
+
+    monkeypatch.setattr(BlockSession, "propose", kept)
+    run(model, inputs, drafter, 1.0)
+    copied = 0
+    for draft, wanted in drafts:
+        if draft.num_nodes == 1:
+            continue
+        assert draft.num_nodes <= 10
+        for row, copy in enumerate(wanted):
+            real = [n for n in range(draft.num_nodes) if bool(draft.valid[row, n])]
+            edges = {(int(draft.parent[row, n]), int(draft.tokens[row, n])): n for n in real[1:]}
+            assert len(edges) == len(real) - 1
+            node = 0
+            for token in copy:
+                node = edges[node, token]
+            copied += len(copy)
+    assert copied > 0
+
+
 def test_every_candidate_tree_is_the_best_of_its_size() -> None:
     generator = torch.Generator().manual_seed(1)
     edges = torch.rand(3, 3, generator=generator).log().sort(dim=1, descending=True).values.tolist()
@@ -200,6 +234,7 @@ def test_a_drafter_of_another_target_is_refused() -> None:
         ({"taps": ()}, "`taps`"),
         ({"mask_token_id": 999}, "`mask_token_id`"),
         ({"temperature": 0.0}, "`temperature`"),
+        ({"graft": 32}, "`graft`"),
         ({"num_kv_heads": 3}, "multiple"),
     ],
 )
