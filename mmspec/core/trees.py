@@ -11,7 +11,7 @@ Symbols: B rows, M candidates with the root, W expanded nodes of a level, k chil
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -203,7 +203,11 @@ def prune(draft: Draft, keep: Tensor, num_nodes: int | None = None) -> Draft:
     return replace(draft, tokens=tokens.where(valid, 0), parent=moved, valid=valid)
 
 
-def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[list[int], list[int], list[int]]:
+Shape = tuple[list[int], list[int], list[int]]
+"""Parent, depth and candidate of each node of a tree, the root first, a parent before its children."""
+
+
+def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> Shape:
     """The best tree where the tokens of a depth do not depend on those before them: n best prefixes of a product of laws.
 
     Best-first is exact, since scores never grow along a path (block drafters: Ringel, 2026, "DDTree"). Ties go to the
@@ -214,26 +218,62 @@ def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[lis
         num_nodes: Most nodes, root included.
 
     Returns:
-        Parent, depth and rank of each node, the root first; a parent comes before its children.
+        The tree; a node's candidate is its rank.
     """
-    parent, depth, rank = [0], [0], [0]
-    lost = float("inf")  # the negative score of what cannot be
-    costs = [[-edge for edge in level] for level in edges]
-    # (negative score of the node, order, that of its parent, parent, depth, rank)
-    heap = [(costs[0][0], 0, 0.0, 0, 1, 0)] if costs and costs[0] and costs[0][0] < lost else []
-    order = 1
+    ranked = [list(zip(level, range(len(level)), strict=True)) for level in edges]
+    return _best_first(lambda depth, _: ranked[depth] if depth < len(ranked) else [], num_nodes)
+
+
+def conditional_tree(
+    first: Sequence[float], transitions: Sequence[Sequence[Sequence[float]]], num_nodes: int
+) -> Shape:
+    """The best tree where a token depends on the one before it (as in DSpark, arXiv 2607.05147).
+
+    Args:
+        first: Log-acceptance of each candidate of depth 1, at most 0.
+        transitions: Entry (d, i, j) is the log-acceptance of candidate j of depth d + 2 behind candidate i of depth d + 1.
+        num_nodes: Most nodes, root included.
+    """
+    ranked: dict[tuple[int, int], list[tuple[float, int]]] = {}
+
+    def children(depth: int, candidate: int) -> list[tuple[float, int]]:
+        if depth > len(transitions):
+            return []
+        key = depth, candidate
+        if key not in ranked:
+            edges = first if depth == 0 else transitions[depth - 1][candidate]
+            # the sort is stable: of equals the lower candidate comes first
+            ranked[key] = sorted(zip(edges, range(len(edges)), strict=True), key=lambda edge: -edge[0])
+        return ranked[key]
+
+    return _best_first(children, num_nodes)
+
+
+def _best_first(children: Callable[[int, int], Sequence[tuple[float, int]]], num_nodes: int) -> Shape:
+    """Grow the node with the highest score until there are enough.
+
+    Args:
+        children: ``(depth, candidate) -> log-acceptances and candidates`` of what follows such a node, best first.
+    """
+    parent, depth, chosen = [0], [0], [0]
+    lost, order = -float("inf"), 0
+    heap: list[tuple[float, int, float, int, int, Sequence[tuple[float, int]], int]] = []
+
+    def push(above: float, node: int, level: int, among: Sequence[tuple[float, int]], place: int) -> None:
+        nonlocal order
+        if place < len(among) and among[place][0] > lost:
+            heapq.heappush(heap, (-(above + among[place][0]), order, above, node, level, among, place))
+            order += 1
+
+    push(0.0, 0, 1, children(0, 0), 0)
     while heap and len(parent) < num_nodes:
-        cost, _, above, node, level, place = heapq.heappop(heap)
+        cost, _, above, node, level, among, place = heapq.heappop(heap)
         parent.append(node)
         depth.append(level)
-        rank.append(place)
-        own = costs[level - 1]
-        if place + 1 < len(own) and own[place + 1] < lost:
-            heapq.heappush(heap, (above + own[place + 1], order, above, node, level, place + 1))
-        if level < len(costs) and costs[level] and costs[level][0] < lost:
-            heapq.heappush(heap, (cost + costs[level][0], order + 1, cost, len(parent) - 1, level + 1, 0))
-        order += 2
-    return parent, depth, rank
+        chosen.append(among[place][1])
+        push(above, node, level, among, place + 1)
+        push(-cost, len(parent) - 1, level + 1, children(level, chosen[-1]), 0)
+    return parent, depth, chosen
 
 
 def expected_length(log_acceptance: Tensor, parent: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import DraftSetup, check_controller, check_positive
-from mmspec.drafters.block_network import BlockLayer, rotary_at
+from mmspec.drafters.block_network import BlockLayer, MarkovCorrection, rotary_at
 from mmspec.drafters.block_session import BlockSession
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
@@ -45,6 +45,8 @@ class BlockDrafter(DrafterNetwork):
         block_size: Slots of a block; one less is drafted.
         mask_token_id: Token that stands in the slots to fill; one that the target never writes.
         norm_eps, rope_theta: Of the layers.
+        markov_rank: Rank of a correction of each slot's logits by the token before it; 0 has none. Trees are then built of
+            the corrected probabilities.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
         num_nodes: Most nodes of a draft, root included.
@@ -80,6 +82,7 @@ class BlockDrafter(DrafterNetwork):
         mask_token_id: int = 0,
         norm_eps: float = 1e-6,
         rope_theta: float = 1e6,
+        markov_rank: int = 0,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
@@ -114,6 +117,9 @@ class BlockDrafter(DrafterNetwork):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
         self.norm = RMSNorm(hidden_size, norm_eps)
+        if markov_rank:
+            check_positive("markov_rank", markov_rank)
+            self.markov = MarkovCorrection(vocab_size, markov_rank)
 
     @property
     def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
@@ -136,6 +142,10 @@ class BlockDrafter(DrafterNetwork):
     def read_context(self, features: Tensor) -> Tensor:
         """Context (R, S, D) of the joined states (R, S, T * D) of the tapped layers."""
         return self.hidden_norm(self.fc(features))
+
+    def correction(self, tokens: Tensor) -> Tensor:
+        """What ``tokens`` (...) add to the logits (..., V) of the slots behind them."""
+        return self.markov(tokens.to(self.device)).to(tokens.device)
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What heads are rotated by at ``positions`` (R, N)."""

@@ -83,6 +83,23 @@ class BlockLayer(nn.Module):
         self.mlp = BlockFeedForward(hidden_size, intermediate_size)
 
 
+class MarkovCorrection(nn.Module):
+    """What the token before a slot adds to the slot's logits, of low rank (the vanilla head of DSpark, arXiv 2607.05147).
+
+    The slots of a block do not know one another's tokens; this gives each the one before it, for the price of two small
+    matrices, and can be asked for every candidate of a tree.
+    """
+
+    def __init__(self, vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.before = nn.Embedding(vocab_size, rank)
+        self.after = nn.Linear(rank, vocab_size, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Float32 additions (..., V) to the logits behind ``tokens`` (...)."""
+        return self.after(self.before(tokens)).float()
+
+
 def rotary_at(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines (R, 1, N, P) at ``positions`` (R, N), halves of a head rotated against one another."""
     place = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)

@@ -17,7 +17,7 @@ from torch import Tensor
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.target import TargetOutput
-from mmspec.core.trees import TokenTree, joined_trees, marginal_tree
+from mmspec.core.trees import TokenTree, conditional_tree, joined_trees, marginal_tree
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
 from mmspec.drafters.ngram import NGramSession
@@ -58,14 +58,42 @@ class BlockSession:
         if width < 2 or depth < 1:
             return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
         logits = self._block(context)[:, :depth]
-        ranking = self._rank(context, logits)
+        markov = self.config.markov_rank > 0
+        if markov:
+            logits = torch.cat([logits[:, :1] + self.drafter.correction(context.root)[:, None], logits[:, 1:]], dim=1)
         if self.config.tree == "chain":
-            likeliest = ranking.argmax(-1)[:, : width - 1]
-            return Draft(torch.cat([context.root[:, None], likeliest], dim=1), DraftLaw.DETERMINISTIC)
+            return self._chain(context, logits[:, : width - 1])
+        ranking = self._rank(context, logits)
         best = ranking.topk(min(self.config.branching, width - 1, ranking.shape[-1]), dim=-1)
-        edges = (ranking / self.config.temperature).log_softmax(-1).gather(-1, best.indices)
-        edges = edges.masked_fill(best.values == -torch.inf, -torch.inf)
-        return self._tree(context, best.indices, edges, width)
+        edges = self._edges(ranking).gather(-1, best.indices)
+        later = self._transitions(context, logits, best.indices) if markov and depth > 1 else None
+        return self._tree(context, best.indices, edges, later, width)
+
+    def _chain(self, context: RoundContext, logits: Tensor) -> Draft:
+        """The likeliest token of every slot, given the one before it where there is a correction."""
+        likeliest = [self._rank(context, logits).argmax(-1)]
+        if self.config.markov_rank:
+            noise = self._noise(context, logits.shape[1])
+            tokens = [likeliest[0][:, 0]]
+            for slot in range(1, logits.shape[1]):
+                law = self._process(context, logits[:, slot] + self.drafter.correction(tokens[-1]))
+                tokens.append((law if noise is None else law + noise[:, slot]).argmax(-1))
+            likeliest = [torch.stack(tokens, dim=1)]
+        return Draft(torch.cat([context.root[:, None], *likeliest], dim=1), DraftLaw.DETERMINISTIC)
+
+    def _transitions(self, context: RoundContext, logits: Tensor, tokens: Tensor) -> Tensor:
+        """Log-acceptances (B, K - 1, M, M) of the candidates ``tokens`` (B, K, M) behind each of the depth before."""
+        ranking = self._process(context, logits[:, 1:, None] + self.drafter.correction(tokens[:, :-1]))
+        noise = self._noise(context, logits.shape[1])
+        if noise is not None:
+            ranking = ranking + noise[:, 1:, None]
+        behind = tokens[:, 1:, None].expand(-1, -1, tokens.shape[2], -1)
+        return self._edges(ranking).gather(-1, behind)
+
+    def _edges(self, ranking: Tensor) -> Tensor:
+        """Log-acceptances of all tokens (..., V); -inf where the ranking is."""
+        edges = (ranking / self.config.temperature).log_softmax(-1)
+        return edges.masked_fill(ranking == -torch.inf, -torch.inf)
 
     def _block(self, context: RoundContext) -> Tensor:
         """Logits (B, K, V) of the slots behind the newest tokens, masked as the target's."""
@@ -87,24 +115,40 @@ class BlockSession:
 
     def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
         """What orders the candidates of each depth (B, K, V)."""
-        if context.sampling.greedy:  # greedy decoding leaves one candidate; drafts need the order of the others
-            return logits
-        ranking = process(logits, context.sampling)
-        if self.config.mode == "coupled":
-            ranking = ranking + context.target_noise(logits.shape[1])
-        return ranking
+        ranking, noise = self._process(context, logits), self._noise(context, logits.shape[1])
+        return ranking if noise is None else ranking + noise
 
-    def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, width: int) -> Draft:
-        """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M)."""
+    @staticmethod
+    def _process(context: RoundContext, logits: Tensor) -> Tensor:
+        """Log-weights of tokens; greedy decoding leaves one candidate, but drafts need the order of the others."""
+        return logits if context.sampling.greedy else process(logits, context.sampling)
+
+    def _noise(self, context: RoundContext, count: int) -> Tensor | None:
+        """The target's noise (B, K, V), where drafts look at it."""
+        coupled = self.config.mode == "coupled" and not context.sampling.greedy
+        return context.target_noise(count) if coupled else None
+
+    def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, later: Tensor | None, width: int) -> Draft:
+        """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M).
+
+        ``later`` (B, K - 1, M, M) are those of the depths behind the first, given the candidate before.
+        """
         copies = self._copies(context, min(self.config.graft, width - 1))
         # ids are exact in float64, so that one transfer brings all to the host
         known = torch.stack([tokens.double(), edges.double()]).tolist()
         roots, generated = context.root.tolist(), context.generated.tolist()
+        behind = None if later is None else later.tolist()
         trees = []
         for row, root in enumerate(roots):
             room = max(0, self.max_new_tokens - generated[row] - 1)
             copy = copies[row][:room]
-            parent, depth, rank = marginal_tree(known[1][row][:room], width - len(copy))
+            nodes = width - len(copy)
+            if behind is None:
+                parent, depth, rank = marginal_tree(known[1][row][:room], nodes)
+            elif room:
+                parent, depth, rank = conditional_tree(known[1][row][0], behind[row][: room - 1], nodes)
+            else:
+                parent, depth, rank = [0], [0], [0]
             tree, place = TokenTree(root), [0]
             for above, level, order in zip(parent[1:], depth[1:], rank[1:], strict=True):
                 place.append(tree.add(place[above], int(known[0][row][level - 1][order])))

@@ -34,7 +34,7 @@ tags: [vision-language, ocr, speculative-decoding]
 
 # mmspec/tiny-vlm
 
-A very small LLaVA-class model that reads a rendered line of text, names an emoji, and describes an emoji as JSON. It
+A very small LLaVA-class model that reads a line of text with one character in each place, as in forms, names an emoji, and describes an emoji as JSON. It
 exists so that mmspec's demonstration, tests and benchmarks run a real, trained vision-language model anywhere, without
 a download. **It knows nothing else**: do not judge what such models can do, or what speculative decoding gives on large
 ones, by it. It writes one character a token, so answers have more tokens, and more of them are easy to guess, than those
@@ -44,7 +44,7 @@ of models with large vocabularies.
 from mmspec import VisionLanguagePipeline
 
 pipe = VisionLanguagePipeline.from_pretrained("mmspec/tiny-vlm")
-print(pipe("read the text", "line.png").texts[0])        # any line of up to 24 characters, 256 x 32 pixels
+print(pipe("read the text", "line.png").texts[0])        # up to 24 characters, one in every 16 of 384 x 32 pixels
 print(pipe("describe it as json", "emoji.png").texts[0])  # {{"name": ..., "kind": ..., "style": ...}}
 ```
 
@@ -77,8 +77,8 @@ draft the tokens were those of plain decoding:
 ## Training
 
 Target: {steps:,} steps of {minutes:.0f} minutes on one core of a shared server processor, all parts together, on answers alone;
-{corruption:.0%} of the characters that were read back were replaced, so that the model looks rather than completes. Drafters learnt the
-target's own answers. Commands; each can be interrupted and resumed:
+{corruption:.0%} of the characters that were read back were replaced, so that the model looks rather than completes. What stands for a patch
+of a line had to tell the character that is drawn there, in the first steps nothing else. Drafters learnt the target's own answers. Commands; each can be interrupted and resumed:
 
 ```bash
 {commands}

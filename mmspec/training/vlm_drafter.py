@@ -50,6 +50,7 @@ class VlmDrafterConfig(VlmQuestionsConfig):
         gamma: How fast the weight of a block's slots falls.
         num_layers: Layers of the drafter.
         block_size: Slots of a block.
+        markov_rank: Rank of the correction by the token before a slot; 0 has none.
         mask_token_id: Token in the slots to fill; ``None`` is the target's padding.
 
     Raises:
@@ -61,12 +62,15 @@ class VlmDrafterConfig(VlmQuestionsConfig):
     gamma: float = 4.0
     num_layers: int = 2
     block_size: int = 16
+    markov_rank: int = 0
     mask_token_id: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss not in LOSSES:
             raise ValueError(f"Unknown `loss` {self.loss!r}; choose one of {', '.join(LOSSES)}.")
+        if self.markov_rank < 0:
+            raise ValueError(f"`markov_rank` must be at least 0, got {self.markov_rank}.")
         for name in ("anchors", "num_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
@@ -88,9 +92,12 @@ def build(config: VlmDrafterConfig, pipe: VisionLanguagePipeline) -> BlockDrafte
     if mask is None:
         mask = text.pad_token_id if text.pad_token_id is not None else pipe.adapter.vocab_size - 1
     drafter = BlockDrafter(
-        **widths(config, pipe), num_layers=config.num_layers, block_size=config.block_size, mask_token_id=mask
-    )
+        **widths(config, pipe), num_layers=config.num_layers, block_size=config.block_size, mask_token_id=mask,
+        markov_rank=config.markov_rank,
+    )  # fmt: skip
     draw_weights(drafter, config.seed)
+    if config.markov_rank:
+        torch.nn.init.zeros_(drafter.markov.after.weight)  # at first the slots are all there is
     return drafter
 
 

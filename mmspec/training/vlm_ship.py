@@ -124,13 +124,13 @@ def _commands(training: dict[str, Any]) -> list[str]:
     heads = {"block": ("", "block"), "eagle3": (" --head eagle3", "eagle3")}
     lines = [
         "mmspec train vlm data --data vlm-data",
-        f"mmspec train vlm target --data vlm-data --output runs/vlm --minutes {training['progress']['minutes']:.0f}",
+        f"mmspec train vlm target --data vlm-data --output runs/vlm --minutes {max(1, round(training['progress']['minutes']))}",
     ]
     for name, report in training["drafters"].items():
         option, place = heads[name]
         lines.append(
             f"mmspec train vlm-drafter{option} --target runs/vlm/pipeline --data vlm-data --output runs/{place} "
-            f"--minutes {report['minutes']:.0f}"
+            f"--minutes {max(1, round(report['minutes']))}"
         )
     parts = " ".join(f"--{name} runs/{name}" for name in training["drafters"])
     return [*lines, f"mmspec train vlm export --data vlm-data --run runs/vlm {parts} --output tiny-vlm"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmspec.core.trees import marginal_tree
+from mmspec.core.trees import conditional_tree, marginal_tree
 from mmspec.core.verify import RoundContext
 from mmspec.drafters.block import BlockDrafter
 from mmspec.drafters.block_network import default_taps
@@ -26,6 +26,9 @@ def shapes(model: Any) -> dict[str, BlockDrafter]:
         "tree-7": drafter.with_settings(num_nodes=7, branching=3),
         "tree-31": drafter.with_settings(num_nodes=31, mode="coupled", branching=40),
         "graft": drafter.with_settings(num_nodes=12, branching=3, graft=5),
+        "markov": tiny_block(model, markov_rank=4, num_nodes=12, branching=4),
+        "markov chain": tiny_block(model, markov_rank=4, tree="chain", mode="coupled"),
+        "markov coupled": tiny_block(model, markov_rank=4, num_nodes=12, branching=30, mode="coupled"),
         "tree-1": drafter.with_settings(num_nodes=1),
     }
 
@@ -124,6 +127,49 @@ def test_the_head_equals_that_of_transformers() -> None:
         ours = drafter(block, place[:, 9:], mask, context=(drafter.read_context(features), place[:, :9]))
         theirs = muse(noise_embeds=block, context_hidden_states=features, position_ids=place).last_hidden_state
     assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_every_conditional_tree_is_the_best_of_its_size() -> None:
+    generator = torch.Generator().manual_seed(2)
+    first = torch.rand(3, generator=generator).log().tolist()
+    transitions = torch.rand(2, 3, 3, generator=generator).log().tolist()
+    everything = {
+        path: sum([first[path[0]], *(transitions[d][a][b] for d, (a, b) in enumerate(itertools.pairwise(path)))])
+        for length in (1, 2, 3)
+        for path in itertools.product(range(3), repeat=length)
+    }
+    for count in (1, 2, 5, 12, 40, 100):
+        parent, depth, chosen = conditional_tree(first, transitions, count)
+        paths: list[tuple[int, ...]] = [()]
+        for node in range(1, len(parent)):
+            paths.append((*paths[parent[node]], chosen[node]))
+            assert len(paths[node]) == depth[node]
+        assert len(set(paths)) == len(paths) == min(count, 40)
+        wanted = sorted(everything.values(), reverse=True)[: len(paths) - 1]
+        assert [everything[p] for p in paths[1:]] == pytest.approx(wanted)
+
+
+def test_a_correction_that_knows_the_next_token_makes_the_chain() -> None:
+    """Token v is followed by v + 1, whatever the slots say."""
+    model, inputs = tiny_vlm("llava"), prompts("llava")[:1]
+    drafter = tiny_block(model, markov_rank=128, tree="chain")
+    drafts: list[Any] = []
+
+    class Kept(BlockSession):
+        def propose(self, context: RoundContext, width: int) -> Any:
+            drafts.append(super().propose(context, width))
+            return drafts[-1]
+
+    with torch.no_grad():
+        drafter.markov.before.weight.copy_(torch.eye(128))
+        drafter.markov.after.weight.copy_(1000 * torch.eye(128).roll(1, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmspec.drafters.block.BlockSession", Kept)
+        run(model, inputs, drafter)
+    tokens = drafts[0].tokens[0]
+    assert tokens.tolist() == [(int(tokens[0]) + step) % 128 for step in range(6)]
+    tree = drafter.with_settings(tree="dynamic", num_nodes=6, branching=2)
+    assert run(model, inputs, tree)[0].tolist() == run(model, inputs)[0].tolist()
 
 
 def test_a_graft_shares_the_nodes_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:

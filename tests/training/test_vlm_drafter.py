@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec import BlockDrafter, NGramDrafter, VisionLanguagePipeline
+from mmspec.checkpoints.dflash import save_dflash_drafter
 from mmspec.training import vlm_drafter
 from mmspec.training.vlm_blocks import (
     LOSSES,
@@ -229,6 +231,19 @@ def test_every_loss_teaches(pipe: VisionLanguagePipeline, tmp_path: Path, loss: 
     drafter = BlockDrafter.from_pretrained(folder)
     drafter.check_target(pipe.model)
     assert isinstance(pipe.drafter, NGramDrafter)
+
+
+def test_a_correction_by_the_token_before_is_learnt(pipe: VisionLanguagePipeline, tmp_path: Path) -> None:
+    write_questions(tmp_path)
+    settings = config(tmp_path, loss="ce", steps=14, learning_rate=5e-3, warmup_steps=2, markov_rank=4)
+    settings = replace(settings, held_out=tmp_path / "questions.jsonl")
+    folder = train(settings, pipe)
+    drafter = BlockDrafter.from_pretrained(folder)
+    assert drafter.markov.after.weight.abs().sum() > 0
+    report = json.loads((folder / "report.json").read_text())
+    assert all(method["equal"] for method in report["measured"]["held out"].values())
+    with pytest.raises(ValueError, match="no place in this layout"):
+        save_dflash_drafter(drafter, tmp_path / "z", 3)
 
 
 def test_a_run_in_two_parts_equals_one(
