@@ -26,7 +26,7 @@ from mmspec.acceptance.base import Acceptance, RuleSetup, TokenVectors
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.core.controllers import WIDTHS, CostAwareController, CostCurve, FixedController
 from mmspec.core.draft import Draft, DraftLaw
-from mmspec.core.drafting import NoDraft, RevisableSession
+from mmspec.core.drafting import NoDraft
 from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Decoder, Progress, SpeculativeDecoder
@@ -297,7 +297,7 @@ class SpecPipeline(DiffusionPipeline):
                 self.measure_costs(request, nodes)
             stats.method = f"{short_name(drafter)}+{request.rule.name}"
         laws = [law.open(request.prompts) for law in request.path_laws]
-        if isinstance(session, RevisableSession) and session.revisable and not request.rule.needs_law:
+        if getattr(session, "revisable", False) and not request.rule.needs_law:
             for law in laws:
                 if drafter is not None and isinstance(law, ScaffoldLaw):
                     session = ScaffoldSession(session, law)

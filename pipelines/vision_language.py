@@ -337,7 +337,7 @@ class VisionLanguagePipeline(SpecPipeline):
         if penalty not in (None, 1.0):
             laws.append(RepetitionPenalty(penalty))
         if size:
-            laws.append(NoRepeatNGram(size))
+            laws.append(NoRepeatNGram(int(size)))
         if call.json_schema is not None:
             laws.append(self._scaffold(call.json_schema, stop_tokens))
         return tuple(laws)

@@ -247,7 +247,8 @@ def _limit(parts: Sequence[tuple[Outcome, Outcome, ForwardTimes]]) -> float:
     """The ratio that forwards alone would give."""
     ours = sum(forward_seconds(outcome, times) for outcome, _, times in parts)
     theirs = sum(forward_seconds(plain, times) for _, plain, times in parts)
-    tokens, plain_tokens = (sum(part[side].stats.tokens for part in parts) for side in (0, 1))
+    tokens = sum(outcome.stats.tokens for outcome, _, _ in parts)
+    plain_tokens = sum(plain.stats.tokens for _, plain, _ in parts)
     return (theirs / plain_tokens) / (ours / tokens)
 
 

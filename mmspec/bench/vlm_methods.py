@@ -58,7 +58,7 @@ def drafters_there(methods: Sequence[Method], model: str) -> list[Method]:
     folder = local_folder(model)
 
     def there(method: Method) -> bool:
-        drafter = None if method.drafter is None else DRAFTERS.load(method.drafter)
+        drafter: Any = None if method.drafter is None else DRAFTERS.load(method.drafter)
         if not hasattr(drafter, "place_in"):
             return True
         return folder is not None and (folder / drafter.place_in(folder)).is_dir()

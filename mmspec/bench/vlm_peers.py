@@ -58,8 +58,7 @@ class _Clock:
         def before(_: Any, args: Any, named: dict[str, Any]) -> None:
             nonlocal entered
             self.start()
-            read = named.get("inputs_embeds")
-            read = named.get("input_ids") if read is None else read
+            read = named["input_ids"] if named.get("inputs_embeds") is None else named["inputs_embeds"]
             self.widths.append(read.shape[1])
             entered = time.perf_counter()
 

@@ -12,7 +12,11 @@ from mmspec.core.verify import RoundContext, Verdict
 
 
 class DraftSession(Protocol):
-    """One decoding session of a drafter over B rows. It reads the context only, row by row."""
+    """One decoding session of a drafter over B rows. It reads the context only, row by row.
+
+    A session with an attribute ``revisable`` that is true learns of a draft the outcome alone, so that drafts may be revised
+    before they are verified.
+    """
 
     forwards: int
 
@@ -31,13 +35,6 @@ class DraftSession(Protocol):
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows listed in ``rows``."""
         ...
-
-
-@runtime_checkable
-class RevisableSession(Protocol):
-    """A session whose drafts may be revised before they are verified: of a draft it learns the outcome alone."""
-
-    revisable: bool
 
 
 @runtime_checkable
