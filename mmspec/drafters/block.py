@@ -152,27 +152,32 @@ class BlockDrafter(DrafterNetwork):
         return rotary_at(positions, self.config.head_dim, self.config.rope_theta)
 
     def forward(
-        self, embeddings: Tensor, positions: Tensor, mask: Tensor, cache: Any = None, context: Any = None
+        self,
+        embeddings: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: Any = None,
+        context: tuple[Tensor, tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
         """States (R, Q, D) of block slots, normalised for the target's head.
 
         Args:
             embeddings: The target's embeddings (R, Q, D) of the newest tokens and masks.
-            positions: Their positions (R, Q).
-            mask: Additive or boolean mask (R, 1, Q, S + Q): what each slot sees of the context and of the blocks.
+            rotary: What heads are rotated by at their positions, see :meth:`rotary`.
+            mask: Additive or boolean mask (R, 1, Q, S + Q): what each slot sees of the context and of the blocks; ``None``
+                is all.
             cache: Object with ``update(key, value, layer)`` that joins the block's to the context's.
-            context: Instead of a cache, context (R, S, D) and its positions (R, S), for training.
+            context: Instead of a cache, context (R, S, D) and what heads are rotated by there, for training.
         """
-        states, rotary = embeddings, self.rotary(positions)
-        known = None if context is None else (context[0], self.rotary(context[1]))
+        states = embeddings
         layers: Any = self.layers
         for index, layer in enumerate(layers):
             read = layer.input_layernorm(states)
             key, value = layer.self_attn.keys_values(read, rotary)
             if cache is not None:
                 key, value = cache.update(key, value, index)
-            elif known is not None:
-                first_key, first_value = layer.self_attn.keys_values(*known)
+            elif context is not None:
+                first_key, first_value = layer.self_attn.keys_values(*context)
                 key, value = torch.cat([first_key, key], dim=2), torch.cat([first_value, value], dim=2)
             states = states + layer.self_attn(read, rotary, key, value, mask)
             states = states + layer.mlp(layer.post_attention_layernorm(states))

@@ -44,7 +44,7 @@ class BlockAttention(nn.Module):
         return key, self._heads(self.v_proj(states))
 
     def forward(
-        self, states: Tensor, rotary: tuple[Tensor, Tensor], key: Tensor, value: Tensor, mask: Tensor
+        self, states: Tensor, rotary: tuple[Tensor, Tensor], key: Tensor, value: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Attend from ``states`` (R, Q, D) to ``key`` and ``value`` (R, H, S + Q, P) where ``mask`` (R, 1, Q, S + Q) is."""
         query = rotate(self.q_norm(self._heads(self.q_proj(states))), rotary)

@@ -39,10 +39,12 @@ class BlockSession:
         self.model: Any = setup.runner.model
         self.model.taps = tuple(self.config.taps)
         self.max_new_tokens = setup.max_new_tokens
-        self.device = drafter.device
+        self.device, self.dtype = drafter.device, drafter.dtype  # asked once: both walk through all parameters
         self.width = self.model.prompt.width
         capacity = self.width + setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
         self.cache = SpecCache(setup.num_rows, capacity, self.device)
+        places = torch.arange(capacity, device=self.device)
+        self.cosine, self.sine = (part[0, 0] for part in drafter.rotary(places[None]))  # (capacity, P)
         self.lookup = NGramSession(_SUFFIX, setup)
         self.forwards = 0
 
@@ -100,14 +102,14 @@ class BlockSession:
         size = self.config.block_size
         tokens = torch.full((len(context.root), size), self.config.mask_token_id, device=context.root.device)
         tokens[:, 0] = context.root
-        embeddings = self.model.embed_tokens(tokens).to(self.device, self.drafter.dtype)
-        positions = self.cache.lengths[:, None] + torch.arange(size, device=self.device)
+        embeddings = self.model.embed_tokens(tokens).to(self.device, self.dtype)
         visible = self.width + context.highest - 1 + size
-        slots = torch.arange(visible, device=self.device)
-        seen = slots < self.cache.lengths[:, None] + size  # (B, S): every slot sees the context and the whole block
-        mask = seen[:, None, None].expand(-1, 1, size, -1)
+        mask = None  # every slot sees the context and the whole block, which is all there is of a single row
+        if len(tokens) > 1:
+            seen = torch.arange(visible, device=self.device) < self.cache.lengths[:, None] + size  # (B, S)
+            mask = seen[:, None, None].expand(-1, 1, size, -1)
         self.cache.plan(size, visible)
-        states = self.drafter(embeddings, positions, mask, self.cache)
+        states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
         self.forwards += 1
         order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
         states = states[:, 1:].to(self.model.device, self.model.dtype)
@@ -181,14 +183,20 @@ class BlockSession:
 
     def _append(self, features: Tensor, visible: int) -> None:
         """Write the keys and values of the states ``features`` (B, N, T * D) behind each row's context."""
-        read = self.drafter.read_context(features.to(self.device, self.drafter.dtype))
-        positions = self.cache.lengths[:, None] + torch.arange(read.shape[1], device=self.device)
-        rotary = self.drafter.rotary(positions)
+        read = self.drafter.read_context(features.to(self.device, self.dtype))
+        rotary = self._rotary(read.shape[1])
         self.cache.plan(read.shape[1], visible)
         layers: Any = self.drafter.layers
         for index, layer in enumerate(layers):
             key, value = layer.self_attn.keys_values(read, rotary)
             self.cache.update(key, value, index)
+
+    def _rotary(self, count: int) -> tuple[Tensor, Tensor]:
+        """What heads are rotated by in the next ``count`` slots of each row."""
+        places = self.cache.lengths[:, None] + torch.arange(count, device=self.device)
+        # rows behind the longest one's padding are never read; they only need a legal place
+        places = places.clamp_max(len(self.cosine) - 1)
+        return self.cosine[places][:, None], self.sine[places][:, None]
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows.to(self.device))

@@ -160,8 +160,8 @@ def block_states(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> Ten
     same = torch.eye(count, dtype=torch.bool, device=device).repeat_interleave(size, 0).repeat_interleave(size, 1)
     seen = blocks.seen.repeat_interleave(size, 1)
     mask = torch.cat([seen, same.expand(rows, -1, -1)], dim=2)[:, None]
-    context = drafter.read_context(blocks.context[0].float()), blocks.context[1]
-    states = drafter(embeddings, positions, mask, context=context)
+    context = drafter.read_context(blocks.context[0].float()), drafter.rotary(blocks.context[1])
+    states = drafter(embeddings, drafter.rotary(positions), mask, context=context)
     return states.unflatten(1, (count, size))[:, :, 1:]
 
 

@@ -92,7 +92,8 @@ def test_the_packed_pass_of_training_equals_drafting() -> None:
         context = drafter.read_context(features)
         place = torch.arange(9)[None]
         mask = torch.ones(1, 1, 6, 15, dtype=torch.bool)
-        packed = drafter(block, 9 + torch.arange(6)[None], mask, context=(context, place))
+        positions = drafter.rotary(9 + torch.arange(6)[None])
+        packed = drafter(block, positions, mask, context=(context, drafter.rotary(place)))
         from mmspec.runner.cache import SpecCache
 
         cache = SpecCache(1, 20, torch.device("cpu"))
@@ -103,7 +104,7 @@ def test_the_packed_pass_of_training_equals_drafting() -> None:
                 cache.update(*layer.self_attn.keys_values(context[:, first:last], rotary), index)
             cache.lengths = cache.lengths + (last - first)
         cache.plan(6, 15)
-        cached = drafter(block, 9 + torch.arange(6)[None], mask, cache)
+        cached = drafter(block, positions, None, cache)
     assert torch.allclose(packed, cached, atol=1e-5)
 
 
@@ -124,7 +125,8 @@ def test_the_head_equals_that_of_transformers() -> None:
     place = torch.arange(15)[None]
     with torch.no_grad():
         mask = torch.ones(1, 1, 6, 15, dtype=torch.bool)
-        ours = drafter(block, place[:, 9:], mask, context=(drafter.read_context(features), place[:, :9]))
+        context = drafter.read_context(features), drafter.rotary(place[:, :9])
+        ours = drafter(block, drafter.rotary(place[:, 9:]), mask, context=context)
         theirs = muse(noise_embeds=block, context_hidden_states=features, position_ids=place).last_hidden_state
     assert torch.allclose(ours, theirs, atol=1e-5)
 
