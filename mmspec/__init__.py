@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from mmspec.core.stats import DecodeStats as DecodeStats
     from mmspec.core.verify import Guarantee as Guarantee
     from mmspec.drafters.block import BlockDrafter as BlockDrafter
+    from mmspec.drafters.eagle3 import Eagle3Drafter as Eagle3Drafter
     from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
+    from mmspec.drafters.scaffold import ScaffoldDrafter as ScaffoldDrafter
     from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter
     from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance

@@ -31,7 +31,9 @@ from mmspec.core.grammar import Grammar, GrammarSession
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Decoder, Progress, SpeculativeDecoder
 from mmspec.core.noise import RowNoise
+from mmspec.core.path_laws import ConditionedTarget, PathLaw
 from mmspec.core.sampling import SamplingParams
+from mmspec.core.scaffold import ScaffoldLaw, ScaffoldSession
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
@@ -67,6 +69,8 @@ class DecodeRequest:
         row_start: Order index of the grid's first token.
         frame_length: Tokens per frame, if the output is a clip.
         grammar: Tokens that each order index allows; ``None`` allows all everywhere.
+        path_laws: What changes the law of a token by the tokens before it.
+        prompts: All prompt tokens of each row, for such laws.
         token_ids: The model's own id of every token of the loop (V,); ``None`` where they are the same.
         prompt_ids: Prompt tokens in the target's vocabulary (B, P), right-padded with -1, if there are any.
         cache_bytes_per_slot, decode_bytes: For the memory estimate.
@@ -85,6 +89,8 @@ class DecodeRequest:
     row_start: int = 0
     frame_length: int | None = None
     grammar: Grammar | None = None
+    path_laws: tuple[PathLaw, ...] = ()
+    prompts: tuple[tuple[int, ...], ...] = ()
     token_ids: Tensor | None = None
     prompt_ids: Tensor | None = None
     cache_bytes_per_slot: int = 0
@@ -290,9 +296,21 @@ class SpecPipeline(DiffusionPipeline):
             if isinstance(controller, CostAwareController) and not costs.covers(rows):
                 self.measure_costs(request, nodes)
             stats.method = f"{short_name(drafter)}+{request.rule.name}"
+        laws = [law.open(request.prompts) for law in request.path_laws]
+        if getattr(session, "revisable", False) and not request.rule.needs_law:
+            for law in laws:
+                if drafter is not None and isinstance(law, ScaffoldLaw):
+                    session = ScaffoldSession(session, law)
         noise = RowNoise(torch.tensor(request.seeds, device=device), target.vocab_size)
         return SpeculativeDecoder(
-            target, session, request.rule, controller, noise, request.sampling, request.stopping, stats
+            ConditionedTarget(target, laws) if laws else target,
+            session,
+            request.rule,
+            controller,
+            noise,
+            request.sampling,
+            request.stopping,
+            stats,
         )
 
     def measure_costs(self, request: DecodeRequest, largest: int, repeats: int = 3) -> dict[int, float]:

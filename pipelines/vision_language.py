@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from mmspec.acceptance.base import Acceptance
 from mmspec.core.grammar import Grammar
 from mmspec.core.guidance import Guidance
 from mmspec.core.loop import Progress
+from mmspec.core.path_laws import NoRepeatNGram, PathLaw, RepetitionPenalty
+from mmspec.core.scaffold import Scaffold
 from mmspec.core.stats import DecodeStats, RowStats, merge_stats
 from mmspec.core.stopping import Stopping
+from mmspec.core.templates import Template
 from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter
 from mmspec.models.hf import cache_bytes_per_slot
@@ -29,7 +32,7 @@ from mmspec.pipelines.vision_language_call import AnswerCall, AnswerOutput, Part
 from mmspec.vlm.adapters import ADAPTERS
 from mmspec.vlm.adapters.base import EncodedPrompt, VisionLanguageAdapter
 from mmspec.vlm.prompts import Message, Question, processor_inputs, questions_of_messages, questions_of_prompts
-from mmspec.vlm.text import StopStrings, decode
+from mmspec.vlm.text import StopStrings, decode, token_texts
 
 
 @dataclass
@@ -102,6 +105,9 @@ class VisionLanguagePipeline(SpecPipeline):
         top_p: float = 1.0,
         stop_strings: str | Sequence[str] | None = None,
         stop_tokens: Sequence[int] | None = None,
+        repetition_penalty: float | None = None,
+        no_repeat_ngram_size: int | None = None,
+        json_schema: Mapping[str, Any] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         seed: int | Sequence[int] | None = None,
         speculate: bool = True,
@@ -122,6 +128,11 @@ class VisionLanguagePipeline(SpecPipeline):
             temperature, top_k, top_p: See :class:`SamplingParams`; 0 is greedy.
             stop_strings: Texts that end an answer, and are left out of it.
             stop_tokens: Tokens that end a row; by default those of the model's generation config.
+            repetition_penalty: Makes tokens less likely that prompt or answer hold already, as transformers' ``generate``
+                does; 1 changes nothing. Default: what the model's generation config says.
+            no_repeat_ngram_size: No sequence of so many tokens comes twice; 0 allows it. Default as above.
+            json_schema: Form of the answer: an object whose ``properties`` all come, in their order, see
+                :meth:`mmspec.core.templates.Template.of_schema`. Its fixed parts are decided by nobody, and drafted.
             generator, seed: Source of the row seeds.
             speculate: ``False`` decodes plainly.
             micro_batch_size: Rows decoded together.
@@ -134,8 +145,8 @@ class VisionLanguagePipeline(SpecPipeline):
         self.check_callback(callback_on_step_end_tensor_inputs)
         call = AnswerCall(
             max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, temperature=temperature, top_k=top_k,
-            top_p=top_p, stop_strings=stop_strings, stop_tokens=stop_tokens, generator=generator, seed=seed,
-            speculate=speculate, micro_batch_size=micro_batch_size, output_type=output_type,
+            top_p=top_p, stop_strings=stop_strings, stop_tokens=stop_tokens, repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size, json_schema=json_schema, generator=generator, seed=seed, speculate=speculate, micro_batch_size=micro_batch_size, output_type=output_type,
         )  # fmt: skip
         questions = self._questions(prompt, images, messages)
         *_, output = self._answer(questions, call, callback_on_step_end, callback_on_step_end_tensor_inputs)
@@ -174,6 +185,15 @@ class VisionLanguagePipeline(SpecPipeline):
         self.maybe_free_model_hooks()
         final = ends.shorten(decode(self.processor.tokenizer, output.tokens[0]))
         yield PartialAnswer(final, final[len(given) :], finished=True, output=output)
+
+    @torch.no_grad()
+    def requests(self, prompt: str | Sequence[str], images: Any = None, **arguments: Any) -> list[DecodeRequest]:
+        """The requests, one a micro-batch, by which a call with these ``arguments`` would decode; for benches."""
+        call = AnswerCall(**arguments)
+        questions = self._questions(prompt, images, None)
+        seeds = row_seeds(len(questions), call.generator, call.seed)
+        batches, _ = self._batches(questions, seeds, call, *self._method(call))
+        return [batch.request for batch in batches]
 
     def _questions(self, prompt: Any, images: Any, messages: Any) -> list[Question]:
         if (prompt is None) == (messages is None):
@@ -233,6 +253,7 @@ class VisionLanguagePipeline(SpecPipeline):
     ) -> tuple[list[_Batch], float]:
         """Encode all prompts, check their lengths and split them into micro-batches; and the seconds that it took."""
         stopping, grammar = self._stopping(call)
+        laws = self._path_laws(call, stopping.stop_tokens)
         start = time.perf_counter()
         inputs = [processor_inputs(self.processor, question) for question in questions]
         limit = self.adapter.max_positions
@@ -249,7 +270,7 @@ class VisionLanguagePipeline(SpecPipeline):
             places = range(first, min(first + call.micro_batch_size, len(prompts)))
             rows = [prompts[place] for place in places]
             request = self._request(rows, [seeds[place] for place in places], call, stopping, drafter, rule)
-            request.grammar = grammar
+            request.grammar, request.path_laws = grammar, laws
             batches.append(_Batch(places, request))
         return batches, time.perf_counter() - start
 
@@ -276,12 +297,12 @@ class VisionLanguagePipeline(SpecPipeline):
             drafter=drafter,
             rule=rule,
             prompt_ids=padded.to(self._execution_device),
+            prompts=tuple(tuple(prompt.ids.tolist()) for prompt in rows),
             cache_bytes_per_slot=cache_bytes_per_slot(self.model.config.get_text_config(), self.model.dtype),
         )
 
     def _stopping(self, call: AnswerCall) -> tuple[Stopping, Grammar | None]:
         """When rows end, and which tokens may not come before ``min_new_tokens``."""
-        self._warn_of_processors()
         stop = self.stop_tokens() if call.stop_tokens is None else [int(token) for token in call.stop_tokens]
         size = self.adapter.vocab_size
         if not all(0 <= token < size for token in stop):
@@ -302,14 +323,32 @@ class VisionLanguagePipeline(SpecPipeline):
             return []
         return [int(token) for token in (stop if isinstance(stop, (list, tuple, Tensor)) else [stop])]
 
-    def _warn_of_processors(self) -> None:
+    def _path_laws(self, call: AnswerCall, stop_tokens: Sequence[int]) -> tuple[PathLaw, ...]:
+        """What makes the law of a token depend on those before it, in the order of transformers."""
         config: Any = self.model.generation_config
-        for name, off in (("repetition_penalty", (None, 1.0)), ("no_repeat_ngram_size", (None, 0))):
-            if (value := getattr(config, name, None)) not in off:
-                self.warn_once(
-                    f"`{name}` of the model's generation config is not applied: it is {value}, and transformers' generate "
-                    "would use it."
-                )
+        penalty, size = (
+            getattr(config, name, None) if given is None else given
+            for name, given in (
+                ("repetition_penalty", call.repetition_penalty),
+                ("no_repeat_ngram_size", call.no_repeat_ngram_size),
+            )
+        )
+        laws: list[PathLaw] = []
+        if penalty not in (None, 1.0):
+            laws.append(RepetitionPenalty(penalty))
+        if size:
+            laws.append(NoRepeatNGram(int(size)))
+        if call.json_schema is not None:
+            laws.append(self._scaffold(call.json_schema, stop_tokens))
+        return tuple(laws)
+
+    def _scaffold(self, schema: Mapping[str, Any], stop_tokens: Sequence[int]) -> Scaffold:
+        """The law of answers of the form ``schema``; the texts of the tokens are made once."""
+        tokenizer = self.processor.tokenizer
+        known = self.__dict__.get("_token_texts")
+        if known is None or known[0] is not tokenizer:
+            known = self.__dict__["_token_texts"] = tokenizer, token_texts(tokenizer, self.adapter.vocab_size)
+        return Scaffold(Template.of_schema(schema), known[1], stop_tokens)
 
 
 def _write(tokens: list[list[int]], batch: _Batch, progress: Progress) -> None:

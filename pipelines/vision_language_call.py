@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from diffusers.utils import BaseOutput
 
 from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
+from mmspec.core.templates import Template
 from mmspec.drafters.base import check_positive
 
 OUTPUT_TYPES = ("text", "tokens")
@@ -63,6 +64,9 @@ class AnswerCall:
     top_p: float = 1.0
     stop_strings: str | Sequence[str] | None = None
     stop_tokens: Sequence[int] | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    json_schema: Mapping[str, Any] | None = None
     generator: torch.Generator | Sequence[torch.Generator] | None = None
     seed: int | Sequence[int] | None = None
     speculate: bool = True
@@ -82,6 +86,12 @@ class AnswerCall:
         if self.output_type not in OUTPUT_TYPES:
             raise ValueError(f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {self.output_type!r}.")
         _ = self.sampling
+        if self.json_schema is not None:
+            if self.min_new_tokens or self.stop_strings:
+                raise ValueError(
+                    "`json_schema` decides where an answer ends; leave out `min_new_tokens` and `stop_strings`."
+                )
+            Template.of_schema(self.json_schema)
 
     @property
     def sampling(self) -> SamplingParams:

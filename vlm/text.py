@@ -60,3 +60,19 @@ def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
     """Text of ``tokens`` without special ones."""
     text: str = tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
+
+
+def token_texts(tokenizer: Any, vocab_size: int) -> list[str | None]:
+    """What each token adds to a text; ``None`` for special tokens, parts of characters, and numbers without a token."""
+    [anchor] = tokenizer.encode("a", add_special_tokens=False)[-1:]  # the first token of a text may lose its space
+    before = decode(tokenizer, [anchor])
+    special, known = set(tokenizer.all_special_ids), min(vocab_size, len(tokenizer))
+    texts: list[str | None] = [None] * vocab_size
+    joined = tokenizer.batch_decode(
+        [[anchor, token] for token in range(known)], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    for token, text in enumerate(joined):
+        added = text.removeprefix(before)
+        if token not in special and added and "\ufffd" not in added:
+            texts[token] = added
+    return texts

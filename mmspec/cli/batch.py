@@ -10,7 +10,7 @@ import typer
 
 from mmspec.cli import options
 from mmspec.cli.image import DEFAULT_IMAGE_MODEL, check_method
-from mmspec.cli.loading import load_pipeline, load_recogniser, load_video_pipeline, load_voice, set_method
+from mmspec.cli.loading import load_pipeline, load_reader, load_recogniser, load_video_pipeline, load_voice, set_method
 from mmspec.cli.output import complain, progress, say
 from mmspec.cli.speak import DEFAULT_VOICE
 from mmspec.cli.transcribe import DEFAULT_SPEECH_MODEL
@@ -19,6 +19,7 @@ from mmspec.cli.video import DEFAULT_VIDEO_MODEL
 LOADERS: dict[str, tuple[str, Callable[[str, str, str], Any]]] = {
     "image": (DEFAULT_IMAGE_MODEL, load_pipeline),
     "speak": (DEFAULT_VOICE, load_voice),
+    "ask": (DEFAULT_READER, load_reader),
     "transcribe": (DEFAULT_SPEECH_MODEL, load_recogniser),
     "video": (DEFAULT_VIDEO_MODEL, load_video_pipeline),
 }

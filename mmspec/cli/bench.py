@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
+from mmspec.cli.ask import DEFAULT_VISION_LANGUAGE_MODEL
 from mmspec.cli.loading import (
     DEFAULT_IMAGE_MODEL,
     load_pipeline,
+    load_reader,
     load_recogniser,
     load_video_pipeline,
     load_voice,
@@ -231,6 +233,66 @@ def video(
     pipe = load_video_pipeline(model, device, dtype)
     with progress("clips", count) as on_item:
         report = run_video_bench(pipe, bench, on_item)
+    show(report.table())
+    say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("vlm")
+def vlm(
+    model: options.Model = DEFAULT_VISION_LANGUAGE_MODEL,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Questions, one JSON object a line: prompt, images, answer, task. Default: the checkpoint's."
+        ),
+    ] = None,
+    assistant: Annotated[
+        str | None, typer.Option(help="Small model that drafts for 'assisted'. Default: the target's first layer.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run, may be repeated; an unknown name lists all.")
+    ] = None,
+    items: Annotated[int | None, typer.Option(help="Questions of each task; default all, or 2 with --quick.")] = None,
+    temperature: Annotated[list[float] | None, typer.Option(help="May be repeated; default 0 and 1.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Four methods and few questions, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for vlm.json and vlm.png.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first question; the next have seed + 1, ...", min=0)] = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench questions about pictures: tokens per forward, wall time, share of the physical limit, right answers.
+
+    Ratios are plain divided by method, in one run on this machine. The exit code is 1 if a method that promises plain
+    decoding's text returned another.
+
+    [bold]Example[/]: mmspec bench vlm --method default --method ngram --json vlm.json
+    """
+    from mmspec.bench.vlm import TEMPERATURES, VlmBench, first_of_each, run_vlm_bench
+    from mmspec.bench.vlm_methods import choose_vlm_methods, drafters_there
+    from mmspec.bench.vlm_peers import lower_layers
+    from mmspec.models.loading import local_folder
+    from mmspec.vlm.items import QUESTIONS, read_items
+
+    asked = choose_vlm_methods(method, quick)
+    if out is not None:
+        json_file, plot = json_file or out / "vlm.json", plot or out / "vlm.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    chosen = first_of_each(
+        read_items(questions or (local_folder(model) or Path(model)) / QUESTIONS), items or (2 if quick else None)
+    )
+    methods = asked if method else drafters_there(asked, model)
+    pipe = load_reader(model, device, dtype)
+    bench = VlmBench(
+        model, methods, chosen, lower_layers(pipe.model) if assistant is None else load_reader(assistant, device).model,
+        temperatures=tuple(temperature or TEMPERATURES), seed=seed,
+        left_out=[one.name for one in asked if one not in methods],
+    )  # fmt: skip
+    with progress("questions", len(chosen) * len(bench.temperatures)) as on_item:
+        report = run_vlm_bench(pipe, bench, on_item)
     show(report.table())
     say("* what the checkpoint recommends")
     _finish(report, json_file, plot)

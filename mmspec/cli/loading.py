@@ -14,63 +14,55 @@ DEFAULT_IMAGE_MODEL = "mmspec/emoji-t2i"
 
 def load_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     """Load the image model ``model`` onto ``device``; a progress bar of decoding only where a person sees it."""
-    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
-    from transformers.utils.logging import disable_progress_bar as quiet_transformers
-
     from mmspec.pipelines.auto import AutoImagePipeline
-    from mmspec.runner.device import pick_device, pick_dtype
 
-    quiet_diffusers()
-    quiet_transformers()
-    place = pick_device(device)
-    pipe = AutoImagePipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe = _load(AutoImagePipeline, model, device, dtype)
     pipe.set_progress_bar_config(disable=not is_terminal(), leave=False)
     return pipe
 
 
 def load_recogniser(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     """Load the recogniser ``model`` onto ``device``: an embedded or saved pipeline, or a speech model of transformers."""
-    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
-    from transformers.utils.logging import disable_progress_bar as quiet_transformers
-
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline
-    from mmspec.runner.device import pick_device, pick_dtype
 
-    quiet_diffusers()
-    quiet_transformers()
-    place = pick_device(device)
-    pipe = AutoSpeechRecognitionPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _load(AutoSpeechRecognitionPipeline, model, device, dtype)
 
 
 def load_voice(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     """Load the text-to-speech pipeline ``model`` onto ``device``."""
-    from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
-
     from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
-    from mmspec.runner.device import pick_device, pick_dtype
 
-    quiet_diffusers()
-    place = pick_device(device)
-    pipe = TextToSpeechPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return _load(TextToSpeechPipeline, model, device, dtype)
 
 
 def load_video_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:
     """Load the video model ``model`` onto ``device``; a progress bar of decoding only where a person sees it."""
+    from mmspec.pipelines.video import VideoPipeline
+
+    pipe = _load(VideoPipeline, model, device, dtype)
+    pipe.set_progress_bar_config(disable=not is_terminal(), leave=False)
+    return pipe
+
+
+def load_reader(model: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """Load the vision-language model ``model`` onto ``device``: an embedded or saved pipeline, or one of transformers."""
+    from mmspec.pipelines.auto_vision_language import AutoVisionLanguagePipeline
+
+    return _load(AutoVisionLanguagePipeline, model, device, dtype)
+
+
+def _load(pipeline: Any, model: str, device: str, dtype: str) -> Any:
+    """``pipeline`` of ``model`` on ``device``, without the libraries' progress bars."""
     from diffusers.utils.logging import disable_progress_bar as quiet_diffusers
     from transformers.utils.logging import disable_progress_bar as quiet_transformers
 
-    from mmspec.pipelines.video import VideoPipeline
     from mmspec.runner.device import pick_device, pick_dtype
 
     quiet_diffusers()
     quiet_transformers()
     place = pick_device(device)
-    pipe = VideoPipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
-    pipe.set_progress_bar_config(disable=not is_terminal(), leave=False)
+    pipe = pipeline.from_pretrained(model, dtype=pick_dtype(dtype, place)).to(place)
+    pipe.set_progress_bar_config(disable=True)
     return pipe
 
 

@@ -20,6 +20,12 @@ app.add_typer(vlm, name="vlm")
 app.command("video-tokenizer")(video_tokenizer)
 app.command("video-ar")(video_ar)
 
+VLM_HEADS = {
+    "block": ("mmspec.training.vlm_drafter", "VlmDrafterConfig"),
+    "eagle3": ("mmspec.training.vlm_eagle3", "VlmEagle3Config"),
+}
+"""Kind of drafter -> module and configuration of its recipe."""
+
 Data = Annotated[Path, typer.Option(help="Folder of the emoji archives; missing ones are fetched with npm.")]
 
 
@@ -147,7 +153,8 @@ def vlm_drafter(
         Path | None, typer.Option(help="Questions for other models, one JSON object a line: prompt, images, answer.")
     ] = None,
     held_out: Annotated[Path | None, typer.Option(help="Questions of the same form to measure on.")] = None,
-    loss: Annotated[str | None, typer.Option(help="ce, kd, erase, alr or alr-ira.")] = None,
+    head: Annotated[str, typer.Option(help="block or eagle3.")] = "block",
+    loss: Annotated[str | None, typer.Option(help="Of block drafters: ce, kd, erase, alr or alr-ira.")] = None,
     steps: Steps = None,
     minutes: Minutes = None,
     batch_size: BatchSize = None,
@@ -156,12 +163,20 @@ def vlm_drafter(
     resume: Resume = False,
     settings: Settings = None,
 ) -> None:
-    """Train a block drafter for a vision-language model, in one process with the model itself.
+    """Train a drafter for a vision-language model, in one process with the model itself.
+
+    A block drafter (DFlash, GLANCE) drafts a block in one forward; an EAGLE-3 head drafts token by token.
 
     [bold]Example[/]: mmspec train vlm-drafter --target runs/vlm/pipeline --data vlm-data --output runs/block --minutes 15
     """
     given = {
-        "output": output, "target": target, "data": data, "questions": questions, "held_out": held_out, "loss": loss,
-        "steps": steps, "minutes": minutes, "batch_size": batch_size, "seed": seed, "resume": resume,
+        "output": output, "target": target, "data": data, "questions": questions, "held_out": held_out, "steps": steps,
+        "minutes": minutes, "batch_size": batch_size, "seed": seed, "resume": resume,
     }  # fmt: skip
-    run_recipe("mmspec.training.vlm_drafter", "VlmDrafterConfig", given, device, settings)
+    if head not in VLM_HEADS:
+        raise ValueError(f"Unknown --head {head!r}; choose one of {', '.join(VLM_HEADS)}.")
+    if head == "block":
+        given["loss"] = loss
+    elif loss is not None:
+        raise ValueError(f"--loss is for block drafters; a head {head!r} has one loss only.")
+    run_recipe(*VLM_HEADS[head], given, device, settings)

@@ -12,7 +12,11 @@ from mmspec.core.verify import RoundContext, Verdict
 
 
 class DraftSession(Protocol):
-    """One decoding session of a drafter over B rows. It reads the context only, row by row."""
+    """One decoding session of a drafter over B rows. It reads the context only, row by row.
+
+    A session with an attribute ``revisable`` that is true learns of a draft the outcome alone, so that drafts may be revised
+    before they are verified.
+    """
 
     forwards: int
 
@@ -46,6 +50,7 @@ class NoDraft:
     """Drafts nothing: every round is one token of plain decoding."""
 
     forwards = 0
+    revisable = True
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         pass

@@ -91,6 +91,11 @@ class GrammarSession:
     def forwards(self) -> int:
         return self.session.forwards
 
+    @property
+    def revisable(self) -> bool:
+        """Whether drafts may be revised further."""
+        return getattr(self.session, "revisable", False)
+
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         self.session.start(context, output)
 

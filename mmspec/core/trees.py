@@ -11,13 +11,13 @@ Symbols: B rows, M candidates with the root, W expanded nodes of a level, k chil
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from mmspec.core.draft import Draft, ancestors
+from mmspec.core.draft import Draft, DraftLaw, ancestors
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,11 @@ def prune(draft: Draft, keep: Tensor, num_nodes: int | None = None) -> Draft:
     return replace(draft, tokens=tokens.where(valid, 0), parent=moved, valid=valid)
 
 
-def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[list[int], list[int], list[int]]:
+Shape = tuple[list[int], list[int], list[int]]
+"""Parent, depth and candidate of each node of a tree, the root first, a parent before its children."""
+
+
+def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> Shape:
     """The best tree where the tokens of a depth do not depend on those before them: n best prefixes of a product of laws.
 
     Best-first is exact, since scores never grow along a path (block drafters: Ringel, 2026, "DDTree"). Ties go to the
@@ -214,27 +218,62 @@ def marginal_tree(edges: Sequence[Sequence[float]], num_nodes: int) -> tuple[lis
         num_nodes: Most nodes, root included.
 
     Returns:
-        Parent, depth and rank of each node, the root first; a parent comes before its children.
+        The tree; a node's candidate is its rank.
     """
-    parent, depth, rank = [0], [0], [0]
-    heap: list[tuple[float, int, int, int, int]] = []  # (-score, order, parent, depth, rank)
-    order = 0
+    ranked = [list(zip(level, range(len(level)), strict=True)) for level in edges]
+    return _best_first(lambda depth, _: ranked[depth] if depth < len(ranked) else [], num_nodes)
 
-    def push(score: float, above: int, level: int, place: int) -> None:
+
+def conditional_tree(
+    first: Sequence[float], transitions: Sequence[Sequence[Sequence[float]]], num_nodes: int
+) -> Shape:
+    """The best tree where a token depends on the one before it (as in DSpark, arXiv 2607.05147).
+
+    Args:
+        first: Log-acceptance of each candidate of depth 1, at most 0.
+        transitions: Entry (d, i, j) is the log-acceptance of candidate j of depth d + 2 behind candidate i of depth d + 1.
+        num_nodes: Most nodes, root included.
+    """
+    ranked: dict[tuple[int, int], list[tuple[float, int]]] = {}
+
+    def children(depth: int, candidate: int) -> list[tuple[float, int]]:
+        if depth > len(transitions):
+            return []
+        key = depth, candidate
+        if key not in ranked:
+            edges = first if depth == 0 else transitions[depth - 1][candidate]
+            # the sort is stable: of equals the lower candidate comes first
+            ranked[key] = sorted(zip(edges, range(len(edges)), strict=True), key=lambda edge: -edge[0])
+        return ranked[key]
+
+    return _best_first(children, num_nodes)
+
+
+def _best_first(children: Callable[[int, int], Sequence[tuple[float, int]]], num_nodes: int) -> Shape:
+    """Grow the node with the highest score until there are enough.
+
+    Args:
+        children: ``(depth, candidate) -> log-acceptances and candidates`` of what follows such a node, best first.
+    """
+    parent, depth, chosen = [0], [0], [0]
+    lost, order = -float("inf"), 0
+    heap: list[tuple[float, int, float, int, int, Sequence[tuple[float, int]], int]] = []
+
+    def push(above: float, node: int, level: int, among: Sequence[tuple[float, int]], place: int) -> None:
         nonlocal order
-        if level <= len(edges) and place < len(edges[level - 1]) and edges[level - 1][place] > -float("inf"):
-            heapq.heappush(heap, (-(score + edges[level - 1][place]), order, above, level, place))
+        if place < len(among) and among[place][0] > lost:
+            heapq.heappush(heap, (-(above + among[place][0]), order, above, node, level, among, place))
             order += 1
 
-    push(0.0, 0, 1, 0)
+    push(0.0, 0, 1, children(0, 0), 0)
     while heap and len(parent) < num_nodes:
-        negative, _, above, level, place = heapq.heappop(heap)
-        parent.append(above)
+        cost, _, above, node, level, among, place = heapq.heappop(heap)
+        parent.append(node)
         depth.append(level)
-        rank.append(place)
-        push(-negative - edges[level - 1][place], above, level, place + 1)
-        push(-negative, len(parent) - 1, level + 1, 0)
-    return parent, depth, rank
+        chosen.append(among[place][1])
+        push(above, node, level, among, place + 1)
+        push(-cost, len(parent) - 1, level + 1, children(level, chosen[-1]), 0)
+    return parent, depth, chosen
 
 
 def expected_length(log_acceptance: Tensor, parent: Tensor) -> Tensor:
@@ -243,3 +282,35 @@ def expected_length(log_acceptance: Tensor, parent: Tensor) -> Tensor:
     # a sum over the path, in which 0 * -inf must not arise
     paths = torch.where(ancestors(parent), edges[:, None], 0.0).sum(-1)
     return paths[:, 1:].exp().sum(-1)
+
+
+class TokenTree:
+    """A tree of one row while it grows on the host. Siblings with the same token are one node.
+
+    Attributes:
+        tokens, parents: Token and parent of each node, the root first, a parent before its children.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents = [root], [0]
+        self._children: dict[tuple[int, int], int] = {}
+
+    def add(self, above: int, token: int) -> int:
+        """The child ``token`` of the node ``above``, added unless it is there."""
+        node = self._children.setdefault((above, token), len(self.tokens))
+        if node == len(self.tokens):
+            self.tokens.append(token)
+            self.parents.append(above)
+        return node
+
+
+def joined_trees(trees: Sequence[TokenTree], device: torch.device) -> Draft:
+    """Trees of the rows as one draft of chosen tokens."""
+    most = max(len(tree.tokens) for tree in trees)
+    tokens, parent = (
+        torch.tensor([part + [0] * (most - len(part)) for part in parts], device=device)
+        for parts in ([tree.tokens for tree in trees], [tree.parents for tree in trees])
+    )
+    count = torch.tensor([len(tree.tokens) for tree in trees], device=device)
+    valid = torch.arange(most, device=device) < count[:, None]
+    return Draft(tokens, DraftLaw.DETERMINISTIC, parent=parent, valid=valid)

@@ -7,11 +7,13 @@ DRAFTERS = Registry(
     {
         "block": "mmspec.drafters.block:BlockDrafter",
         "ctc": "mmspec.speech.ctc_drafter:CTCDrafter",
+        "eagle3": "mmspec.drafters.eagle3:Eagle3Drafter",
         "feature": "mmspec.drafters.feature:FeatureDrafter",
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",
         "residual": "mmspec.speech.residual_drafter:ResidualDrafter",
+        "scaffold": "mmspec.drafters.scaffold:ScaffoldDrafter",
         "spatial": "mmspec.drafters.spatial:SpatialDrafter",
     },
 )

@@ -21,20 +21,11 @@ import torch
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.core.controllers import Controller, CostCurve
 from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
-from mmspec.drafters.base import (
-    DraftSetup,
-    check_controller,
-    check_positive,
-    hidden_size_of,
-    make_controller,
-)
-from mmspec.drafters.block_network import BlockLayer, rotary_at
+from mmspec.drafters.base import DraftSetup, check_controller, check_positive
+from mmspec.drafters.block_network import BlockLayer, MarkovCorrection, rotary_at
 from mmspec.drafters.block_session import BlockSession
-from mmspec.drafters.feature import WholeTree
-from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
 
@@ -54,10 +45,14 @@ class BlockDrafter(DrafterNetwork):
         block_size: Slots of a block; one less is drafted.
         mask_token_id: Token that stands in the slots to fill; one that the target never writes.
         norm_eps, rope_theta: Of the layers.
+        markov_rank: Rank of a correction of each slot's logits by the token before it; 0 has none. Trees are then built of
+            the corrected probabilities.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
         num_nodes: Most nodes of a draft, root included.
         branching: Candidates of a depth.
+        graft: Nodes of a tree that may go to a copy of what followed the last tokens before, in prompt or answer (prompt
+            lookup within a neural tree: "Graft", arXiv 2605.20104); 0 copies nothing.
         temperature: What logits are divided by before they are read as probabilities of acceptance.
         controller: ``fixed``, ``aimd`` or ``cost-aware``.
         prior: Tokens per forward by width, measured when the drafter was made; a start for ``cost-aware``.
@@ -87,11 +82,13 @@ class BlockDrafter(DrafterNetwork):
         mask_token_id: int = 0,
         norm_eps: float = 1e-6,
         rope_theta: float = 1e6,
+        markov_rank: int = 0,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
         num_nodes: int = 32,
         branching: int = 8,
+        graft: int = 0,
         temperature: float = 1.0,
         controller: str = "fixed",
         prior: dict[str, float] | None = None,
@@ -103,6 +100,8 @@ class BlockDrafter(DrafterNetwork):
         for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
             if value not in legal:
                 raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
+        if isinstance(graft, bool) or not 0 <= graft < num_nodes:
+            raise ValueError(f"`graft` must lie in [0, {num_nodes}), below `num_nodes`, got {graft!r}.")
         if block_size < 2:
             raise ValueError(f"`block_size` must be at least 2, the newest token and one to draft, got {block_size}.")
         if num_heads % num_kv_heads or head_dim % 2:
@@ -118,6 +117,9 @@ class BlockDrafter(DrafterNetwork):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
         self.norm = RMSNorm(hidden_size, norm_eps)
+        if markov_rank:
+            check_positive("markov_rank", markov_rank)
+            self.markov = MarkovCorrection(vocab_size, markov_rank)
 
     @property
     def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
@@ -132,33 +134,8 @@ class BlockDrafter(DrafterNetwork):
     def nodes_within(self, budget: int) -> int:
         return self.max_nodes
 
-    def controller(self, costs: CostCurve) -> Controller:
-        if self.config.controller == "fixed":
-            return WholeTree(self.max_nodes)
-        return make_controller(self.config.controller, self.max_nodes, costs, self.config.prior)
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        _compare("vocabulary", self.config.vocab_size, vocab_size)
-
-    def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
-        if self.config.target is not None:
-            check_fingerprint(self.config.target, network)
-
     def session(self, setup: DraftSetup) -> DraftSession:
-        model = getattr(setup.runner, "model", None)
-        if model is None or not hasattr(model, "taps"):
-            raise ValueError(
-                f"BlockDrafter reads the states of its target's layers, which {type(model).__name__} does not hand out; "
-                "choose another drafter for this model, such as NGramDrafter()."
-            )
-        if setup.runner.guidance.branches > 1:
-            raise ValueError("BlockDrafter drafts for targets without guidance only.")
-        if self.config.taps[-1] >= model.num_layers:
-            raise ValueError(
-                f"`taps` {list(self.config.taps)} must be below the {model.num_layers} layers of the target, whose last "
-                "state only comes normalised."
-            )
+        self.check_taps(setup)
         self.check_vocabulary(setup.vocab_size)
         return BlockSession(self, setup)
 
@@ -166,41 +143,42 @@ class BlockDrafter(DrafterNetwork):
         """Context (R, S, D) of the joined states (R, S, T * D) of the tapped layers."""
         return self.hidden_norm(self.fc(features))
 
+    def correction(self, tokens: Tensor) -> Tensor:
+        """What ``tokens`` (...) add to the logits (..., V) of the slots behind them."""
+        return self.markov(tokens.to(self.device)).to(tokens.device)
+
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What heads are rotated by at ``positions`` (R, N)."""
         return rotary_at(positions, self.config.head_dim, self.config.rope_theta)
 
     def forward(
-        self, embeddings: Tensor, positions: Tensor, mask: Tensor, cache: Any = None, context: Any = None
+        self,
+        embeddings: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: Any = None,
+        context: tuple[Tensor, tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
         """States (R, Q, D) of block slots, normalised for the target's head.
 
         Args:
             embeddings: The target's embeddings (R, Q, D) of the newest tokens and masks.
-            positions: Their positions (R, Q).
-            mask: Additive or boolean mask (R, 1, Q, S + Q): what each slot sees of the context and of the blocks.
+            rotary: What heads are rotated by at their positions, see :meth:`rotary`.
+            mask: Additive or boolean mask (R, 1, Q, S + Q): what each slot sees of the context and of the blocks; ``None``
+                is all.
             cache: Object with ``update(key, value, layer)`` that joins the block's to the context's.
-            context: Instead of a cache, context (R, S, D) and its positions (R, S), for training.
+            context: Instead of a cache, context (R, S, D) and what heads are rotated by there, for training.
         """
-        states, rotary = embeddings, self.rotary(positions)
-        known = None if context is None else (context[0], self.rotary(context[1]))
+        states = embeddings
         layers: Any = self.layers
         for index, layer in enumerate(layers):
             read = layer.input_layernorm(states)
             key, value = layer.self_attn.keys_values(read, rotary)
             if cache is not None:
                 key, value = cache.update(key, value, index)
-            elif known is not None:
-                first_key, first_value = layer.self_attn.keys_values(*known)
+            elif context is not None:
+                first_key, first_value = layer.self_attn.keys_values(*context)
                 key, value = torch.cat([first_key, key], dim=2), torch.cat([first_value, value], dim=2)
             states = states + layer.self_attn(read, rotary, key, value, mask)
             states = states + layer.mlp(layer.post_attention_layernorm(states))
         return self.norm(states)
-
-
-def _compare(what: str, drafted: int, wanted: int) -> None:
-    if drafted != wanted:
-        raise ValueError(
-            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
-            "this model."
-        )

@@ -18,16 +18,25 @@ from mmspec.models.layers import RMSNorm
 
 
 class BlockAttention(nn.Module):
-    """Attention of a block to the context and to itself, with norms on the heads of queries and keys (as in Qwen3)."""
+    """Attention of a block to the context and to itself, with norms on the heads of queries and keys (as in Qwen3).
 
-    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, eps: float) -> None:
+    Args:
+        input_size: Width of what is read, where it is not ``hidden_size``.
+        head_norms: Whether there are those norms.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, eps: float,
+        input_size: int | None = None, head_norms: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.head_dim, self.groups = head_dim, num_heads // num_kv_heads
-        self.q_proj = nn.Linear(hidden_size, num_heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
+        width = input_size or hidden_size
+        self.q_proj = nn.Linear(width, num_heads * head_dim, bias=False)
+        self.k_proj = nn.Linear(width, num_kv_heads * head_dim, bias=False)
+        self.v_proj = nn.Linear(width, num_kv_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * head_dim, hidden_size, bias=False)
-        self.q_norm, self.k_norm = RMSNorm(head_dim, eps), RMSNorm(head_dim, eps)
+        self.q_norm, self.k_norm = (RMSNorm(head_dim, eps) if head_norms else nn.Identity() for _ in range(2))
 
     def keys_values(self, states: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values (R, H, N, P) of context or block ``states`` (R, N, D); both take the same weights."""
@@ -35,7 +44,7 @@ class BlockAttention(nn.Module):
         return key, self._heads(self.v_proj(states))
 
     def forward(
-        self, states: Tensor, rotary: tuple[Tensor, Tensor], key: Tensor, value: Tensor, mask: Tensor
+        self, states: Tensor, rotary: tuple[Tensor, Tensor], key: Tensor, value: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Attend from ``states`` (R, Q, D) to ``key`` and ``value`` (R, H, S + Q, P) where ``mask`` (R, 1, Q, S + Q) is."""
         query = rotate(self.q_norm(self._heads(self.q_proj(states))), rotary)
@@ -72,6 +81,23 @@ class BlockLayer(nn.Module):
         self.self_attn = BlockAttention(hidden_size, num_heads, num_kv_heads, head_dim, eps)
         self.post_attention_layernorm = RMSNorm(hidden_size, eps)
         self.mlp = BlockFeedForward(hidden_size, intermediate_size)
+
+
+class MarkovCorrection(nn.Module):
+    """What the token before a slot adds to the slot's logits, of low rank (the vanilla head of DSpark, arXiv 2607.05147).
+
+    The slots of a block do not know one another's tokens; this gives each the one before it, for the price of two small
+    matrices, and can be asked for every candidate of a tree.
+    """
+
+    def __init__(self, vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.before = nn.Embedding(vocab_size, rank)
+        self.after = nn.Linear(rank, vocab_size, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Float32 additions (..., V) to the logits behind ``tokens`` (...)."""
+        return self.after(self.before(tokens)).float()
 
 
 def rotary_at(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -17,27 +17,35 @@ from torch import Tensor
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.target import TargetOutput
-from mmspec.core.trees import marginal_tree
+from mmspec.core.trees import TokenTree, conditional_tree, joined_trees, marginal_tree
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
+from mmspec.drafters.ngram import NGramSession
 from mmspec.runner.cache import SpecCache
 
 if TYPE_CHECKING:
     from mmspec.drafters.block import BlockDrafter
 
+_SUFFIX = 3  # longest suffix that a graft is looked up by
+
 
 class BlockSession:
     """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
+
+    revisable = True
 
     def __init__(self, drafter: BlockDrafter, setup: DraftSetup) -> None:
         self.drafter, self.config, self.target = drafter, drafter.config, setup.runner
         self.model: Any = setup.runner.model
         self.model.taps = tuple(self.config.taps)
         self.max_new_tokens = setup.max_new_tokens
-        self.device = drafter.device
+        self.device, self.dtype = drafter.device, drafter.dtype  # asked once: both walk through all parameters
         self.width = self.model.prompt.width
         capacity = self.width + setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
         self.cache = SpecCache(setup.num_rows, capacity, self.device)
+        places = torch.arange(capacity, device=self.device)
+        self.cosine, self.sine = (part[0, 0] for part in drafter.rotary(places[None]))  # (capacity, P)
+        self.lookup = NGramSession(_SUFFIX, setup)
         self.forwards = 0
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
@@ -52,28 +60,56 @@ class BlockSession:
         if width < 2 or depth < 1:
             return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
         logits = self._block(context)[:, :depth]
-        ranking = self._rank(context, logits)
+        markov = self.config.markov_rank > 0
+        if markov:
+            logits = torch.cat([logits[:, :1] + self.drafter.correction(context.root)[:, None], logits[:, 1:]], dim=1)
         if self.config.tree == "chain":
-            likeliest = ranking.argmax(-1)[:, : width - 1]
-            return Draft(torch.cat([context.root[:, None], likeliest], dim=1), DraftLaw.DETERMINISTIC)
+            return self._chain(context, logits[:, : width - 1])
+        ranking = self._rank(context, logits)
         best = ranking.topk(min(self.config.branching, width - 1, ranking.shape[-1]), dim=-1)
-        edges = (ranking / self.config.temperature).log_softmax(-1).gather(-1, best.indices)
-        edges = edges.masked_fill(best.values == -torch.inf, -torch.inf)
-        return self._tree(context, best.indices, edges, width)
+        edges = self._edges(ranking).gather(-1, best.indices)
+        later = self._transitions(context, logits, best.indices) if markov and depth > 1 else None
+        return self._tree(context, best.indices, edges, later, width)
+
+    def _chain(self, context: RoundContext, logits: Tensor) -> Draft:
+        """The likeliest token of every slot, given the one before it where there is a correction."""
+        likeliest = [self._rank(context, logits).argmax(-1)]
+        if self.config.markov_rank:
+            noise = self._noise(context, logits.shape[1])
+            tokens = [likeliest[0][:, 0]]
+            for slot in range(1, logits.shape[1]):
+                law = self._process(context, logits[:, slot] + self.drafter.correction(tokens[-1]))
+                tokens.append((law if noise is None else law + noise[:, slot]).argmax(-1))
+            likeliest = [torch.stack(tokens, dim=1)]
+        return Draft(torch.cat([context.root[:, None], *likeliest], dim=1), DraftLaw.DETERMINISTIC)
+
+    def _transitions(self, context: RoundContext, logits: Tensor, tokens: Tensor) -> Tensor:
+        """Log-acceptances (B, K - 1, M, M) of the candidates ``tokens`` (B, K, M) behind each of the depth before."""
+        ranking = self._process(context, logits[:, 1:, None] + self.drafter.correction(tokens[:, :-1]))
+        noise = self._noise(context, logits.shape[1])
+        if noise is not None:
+            ranking = ranking + noise[:, 1:, None]
+        behind = tokens[:, 1:, None].expand(-1, -1, tokens.shape[2], -1)
+        return self._edges(ranking).gather(-1, behind)
+
+    def _edges(self, ranking: Tensor) -> Tensor:
+        """Log-acceptances of all tokens (..., V); -inf where the ranking is."""
+        edges = (ranking / self.config.temperature).log_softmax(-1)
+        return edges.masked_fill(ranking == -torch.inf, -torch.inf)
 
     def _block(self, context: RoundContext) -> Tensor:
         """Logits (B, K, V) of the slots behind the newest tokens, masked as the target's."""
         size = self.config.block_size
         tokens = torch.full((len(context.root), size), self.config.mask_token_id, device=context.root.device)
         tokens[:, 0] = context.root
-        embeddings = self.model.embed_tokens(tokens).to(self.device, self.drafter.dtype)
-        positions = self.cache.lengths[:, None] + torch.arange(size, device=self.device)
+        embeddings = self.model.embed_tokens(tokens).to(self.device, self.dtype)
         visible = self.width + context.highest - 1 + size
-        slots = torch.arange(visible, device=self.device)
-        seen = slots < self.cache.lengths[:, None] + size  # (B, S): every slot sees the context and the whole block
-        mask = seen[:, None, None].expand(-1, 1, size, -1)
+        mask = None  # every slot sees the context and the whole block, which is all there is of a single row
+        if len(tokens) > 1:
+            seen = torch.arange(visible, device=self.device) < self.cache.lengths[:, None] + size  # (B, S)
+            mask = seen[:, None, None].expand(-1, 1, size, -1)
         self.cache.plan(size, visible)
-        states = self.drafter(embeddings, positions, mask, self.cache)
+        states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
         self.forwards += 1
         order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
         states = states[:, 1:].to(self.model.device, self.model.dtype)
@@ -81,32 +117,57 @@ class BlockSession:
 
     def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
         """What orders the candidates of each depth (B, K, V)."""
-        if context.sampling.greedy:  # greedy decoding leaves one candidate; drafts need the order of the others
-            return logits
-        ranking = process(logits, context.sampling)
-        if self.config.mode == "coupled":
-            ranking = ranking + context.target_noise(logits.shape[1])
-        return ranking
+        ranking, noise = self._process(context, logits), self._noise(context, logits.shape[1])
+        return ranking if noise is None else ranking + noise
 
-    def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, width: int) -> Draft:
-        """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M)."""
-        room = (self.max_new_tokens - context.generated - 1).tolist()
-        shapes = [marginal_tree(row[: max(0, left)], width) for row, left in zip(edges.tolist(), room, strict=True)]
-        most = max(len(parent) for parent, _, _ in shapes)
+    @staticmethod
+    def _process(context: RoundContext, logits: Tensor) -> Tensor:
+        """Log-weights of tokens; greedy decoding leaves one candidate, but drafts need the order of the others."""
+        return logits if context.sampling.greedy else process(logits, context.sampling)
 
-        def padded(values: list[int]) -> list[int]:
-            return values + [0] * (most - len(values))
+    def _noise(self, context: RoundContext, count: int) -> Tensor | None:
+        """The target's noise (B, K, V), where drafts look at it."""
+        coupled = self.config.mode == "coupled" and not context.sampling.greedy
+        return context.target_noise(count) if coupled else None
 
-        device = tokens.device
-        parent, depth, rank = (
-            torch.tensor([padded(shape[part]) for shape in shapes], device=device) for part in range(3)
-        )
-        count = torch.tensor([len(shape[0]) for shape in shapes], device=device)
-        valid = torch.arange(most, device=device) < count[:, None]
-        flat = (depth - 1).clamp_min(0) * tokens.shape[2] + rank
-        drafted = tokens.flatten(1).gather(1, flat)
-        drafted[:, 0] = context.root
-        return Draft(drafted.where(valid, 0), DraftLaw.DETERMINISTIC, parent=parent, valid=valid)
+    def _tree(self, context: RoundContext, tokens: Tensor, edges: Tensor, later: Tensor | None, width: int) -> Draft:
+        """The best tree of each row from candidates ``tokens`` and log-acceptances ``edges``, both (B, K, M).
+
+        ``later`` (B, K - 1, M, M) are those of the depths behind the first, given the candidate before.
+        """
+        copies = self._copies(context, min(self.config.graft, width - 1))
+        # ids are exact in float64, so that one transfer brings all to the host
+        known = torch.stack([tokens.double(), edges.double()]).tolist()
+        roots, generated = context.root.tolist(), context.generated.tolist()
+        behind = None if later is None else later.tolist()
+        trees = []
+        for row, root in enumerate(roots):
+            room = max(0, self.max_new_tokens - generated[row] - 1)
+            copy = copies[row][:room]
+            nodes = width - len(copy)
+            if behind is None:
+                parent, depth, rank = marginal_tree(known[1][row][:room], nodes)
+            elif room:
+                parent, depth, rank = conditional_tree(known[1][row][0], behind[row][: room - 1], nodes)
+            else:
+                parent, depth, rank = [0], [0], [0]
+            tree, place = TokenTree(root), [0]
+            for above, level, order in zip(parent[1:], depth[1:], rank[1:], strict=True):
+                place.append(tree.add(place[above], int(known[0][row][level - 1][order])))
+            node = 0
+            for token in copy:  # shares the nodes that the tree has already
+                node = tree.add(node, token)
+            trees.append(tree)
+        return joined_trees(trees, tokens.device)
+
+    def _copies(self, context: RoundContext, length: int) -> list[list[int]]:
+        """For each row at most ``length`` tokens that followed its last ones before, in prompt or answer."""
+        if length < 1:
+            return [[] for _ in range(len(context.root))]
+        found = self.lookup.propose(context, length + 1)
+        valid = torch.ones_like(found.tokens, dtype=torch.bool) if found.valid is None else found.valid
+        rows = zip(found.tokens.tolist(), valid.tolist(), strict=True)
+        return [[token for token, there in zip(row[1:], real[1:], strict=True) if there] for row, real in rows]
 
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         assert output.hidden is not None
@@ -122,14 +183,21 @@ class BlockSession:
 
     def _append(self, features: Tensor, visible: int) -> None:
         """Write the keys and values of the states ``features`` (B, N, T * D) behind each row's context."""
-        read = self.drafter.read_context(features.to(self.device, self.drafter.dtype))
-        positions = self.cache.lengths[:, None] + torch.arange(read.shape[1], device=self.device)
-        rotary = self.drafter.rotary(positions)
+        read = self.drafter.read_context(features.to(self.device, self.dtype))
+        rotary = self._rotary(read.shape[1])
         self.cache.plan(read.shape[1], visible)
         layers: Any = self.drafter.layers
         for index, layer in enumerate(layers):
             key, value = layer.self_attn.keys_values(read, rotary)
             self.cache.update(key, value, index)
 
+    def _rotary(self, count: int) -> tuple[Tensor, Tensor]:
+        """What heads are rotated by in the next ``count`` slots of each row."""
+        places = self.cache.lengths[:, None] + torch.arange(count, device=self.device)
+        # rows behind the longest one's padding are never read; they only need a legal place
+        places = places.clamp_max(len(self.cosine) - 1)
+        return self.cosine[places][:, None], self.sine[places][:, None]
+
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows.to(self.device))
+        self.lookup.select_rows(rows)

@@ -29,36 +29,17 @@ import torch
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.core.controllers import Controller, CostCurve, FixedController
-from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
-from mmspec.core.trees import static_tree
-from mmspec.drafters.base import (
-    DraftSetup,
-    check_controller,
-    check_positive,
-    hidden_size_of,
-    make_controller,
-)
-from mmspec.drafters.feature_session import FeatureSession
-from mmspec.drafters.fingerprint import check_fingerprint
-from mmspec.drafters.network import DrafterNetwork
+from mmspec.drafters.base import DraftSetup, check_controller, check_positive
+from mmspec.drafters.pairs import PairDrafter, check_shape
 from mmspec.models.layers import Block
-from mmspec.runner.features import FeatureModel, FeatureRunner
+from mmspec.runner.features import FeatureModel
 
-MODES = ("coupled", "sampled", "top-k")
-TREES = ("chain", "dynamic", "static")
 FOLDER = "feature_drafter"
 """Where a checkpoint keeps its feature drafter, beside the pipeline's components."""
 
-CHOICES: tuple[tuple[int, ...], ...] = (
-    (0,), (0, 0), (0, 0, 0), (1,), (0, 0, 0, 0), (0, 1), (1, 0), (2,), (0, 0, 0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0),
-    (3,), (0, 2), (2, 0), (0, 0, 0, 1), (1, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0),
-)  # fmt: skip
-"""A tree for drafters whose acceptance was not measured: deep along the best ranks, a few siblings near the root."""
 
-
-class FeatureDrafter(DrafterNetwork):
+class FeatureDrafter(PairDrafter):
     """Draft chains or trees with one decoder layer on the target's states.
 
     Args:
@@ -76,7 +57,7 @@ class FeatureDrafter(DrafterNetwork):
         depth: Most draft tokens in a row, for dynamic trees; chains are as long as ``num_nodes`` says.
         beam: Nodes of a level that are expanded, for dynamic trees.
         branching: Children of an expanded node, for dynamic trees.
-        choices: Paths of a static tree, best first; ``None`` is :data:`CHOICES`.
+        choices: Paths of a static tree, best first; ``None`` is :data:`mmspec.drafters.pairs.CHOICES`.
         replacement: Whether siblings of a sampled static tree are drawn independently, twins included.
         calibration: For each mode and depth, what to divide scores by before they are read as probabilities; the last
             depth goes on, a mode that is missing divides by 1.
@@ -123,7 +104,7 @@ class FeatureDrafter(DrafterNetwork):
         for name in ("num_nodes", "depth", "beam", "branching", "num_layers", "num_heads"):
             check_positive(name, getattr(self.config, name))
         check_controller(controller)
-        _check_shape(mode, tree, choices, calibration)
+        check_shape(mode, tree, choices, calibration)
         if replacement and tree == "dynamic":
             raise ValueError("`replacement` needs `tree` 'static'; the siblings of a sampled beam are all different.")
         if hidden_size % num_heads:
@@ -135,51 +116,6 @@ class FeatureDrafter(DrafterNetwork):
         if own_embedding:
             self.token_embedding = nn.Embedding(vocab_size, hidden_size)
 
-    @property
-    def law(self) -> DraftLaw:  # type: ignore[override] # it depends on the settings
-        """Chains fit ratio rules in every sampling mode; chosen trees are known to match rules only."""
-        config = self.config
-        if config.tree == "chain" and config.mode != "top-k":
-            return DraftLaw.SAMPLED
-        if config.mode == "sampled":
-            return DraftLaw.INDEPENDENT if config.replacement else DraftLaw.WITHOUT_REPLACEMENT
-        return DraftLaw.DETERMINISTIC
-
-    @property
-    def choices(self) -> Sequence[Sequence[int]]:
-        """Paths of the static tree, best first."""
-        return CHOICES if self.config.choices is None else self.config.choices
-
-    @property
-    def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
-        """Most children of a node."""
-        if self.config.tree == "chain":
-            return 1
-        if self.config.tree == "dynamic":
-            return self.config.branching
-        parents = [tuple(path[:-1]) for path in self.choices]
-        return max(parents.count(parent) for parent in parents)
-
-    @property
-    def max_nodes(self) -> int:
-        return self.config.num_nodes
-
-    def nodes_within(self, budget: int) -> int:
-        return self.max_nodes
-
-    def controller(self, costs: CostCurve) -> Controller:
-        if self.config.controller == "fixed":
-            return WholeTree(self.max_nodes)
-        return make_controller(self.config.controller, self.max_nodes, costs, self.config.prior)
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        _compare("vocabulary", self.config.vocab_size, vocab_size)
-
-    def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
-        if self.config.target is not None:
-            check_fingerprint(self.config.target, network)
-
     def session(self, setup: DraftSetup) -> DraftSession:
         model: FeatureModel | None = getattr(setup.runner, "model", None)
         if model is None or not hasattr(model, "predict"):
@@ -188,10 +124,7 @@ class FeatureDrafter(DrafterNetwork):
                 "choose another drafter for this model, such as NGramDrafter()."
             )
         self.check_vocabulary(setup.vocab_size)
-        config = self.config
-        expanded = config.beam * config.depth if config.tree == "dynamic" else 0  # some are not in the final tree
-        runner = FeatureRunner(self, setup.runner, setup.max_new_tokens, max(self.max_nodes, expanded))
-        return FeatureSession(runner, self, setup)
+        return self.open_session(setup)
 
     def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
         """Embeddings (R, N, D) of ``tokens`` (R, N)."""
@@ -215,33 +148,3 @@ class FeatureDrafter(DrafterNetwork):
         for index, layer in enumerate(self.layers):
             states = layer(states, rotary, mask, cache, index)
         return states
-
-
-class WholeTree(FixedController):
-    """Always the same width: it is a tree's depth, not its width, that the end of a row limits."""
-
-    def plan(self, limit: int, rows: int) -> int:
-        return self.width if limit > 1 else 1
-
-
-def _check_shape(
-    mode: str, tree: str, choices: Sequence[Sequence[int]] | None, calibration: dict[str, list[float]] | None
-) -> None:
-    for name, value, legal in (("mode", mode, MODES), ("tree", tree, TREES)):
-        if value not in legal:
-            raise ValueError(f"Unknown `{name}` {value!r}; choose one of {', '.join(legal)}.")
-    if choices is not None:
-        static_tree(choices)
-    for name, scales in (calibration or {}).items():
-        if name not in MODES or not scales or any(not 0 < scale < float("inf") for scale in scales):
-            raise ValueError(
-                f"`calibration` must give positive numbers for {', '.join(MODES)}, got {name!r}: {scales!r}."
-            )
-
-
-def _compare(what: str, drafted: int, wanted: int) -> None:
-    if drafted != wanted:
-        raise ValueError(
-            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
-            "this model."
-        )

@@ -1,4 +1,4 @@
-"""Decoding session of the feature drafter: growing chains and trees, and keeping step with what is committed.
+"""Decoding session of drafters of pairs: growing chains and trees, and keeping step with what is committed.
 
 Symbols: B rows, R = G * B model rows, W expanded nodes of a level, M nodes run so far, N nodes of the draft, D hidden
 size, V vocabulary.
@@ -22,7 +22,7 @@ from mmspec.drafters.siblings import grow_beam, root_beam
 from mmspec.runner.features import FeatureRunner
 
 if TYPE_CHECKING:
-    from mmspec.drafters.feature import FeatureDrafter
+    from mmspec.drafters.pairs import PairDrafter
 
 _SIBLINGS = 64
 """Independent draws of one node that get keys of their own."""
@@ -31,7 +31,12 @@ _SIBLINGS = 64
 class FeatureSession:
     """Drafts of one call. All choices read the row's own logits, noise and lengths only."""
 
-    def __init__(self, runner: FeatureRunner, drafter: FeatureDrafter, setup: DraftSetup) -> None:
+    @property
+    def revisable(self) -> bool:
+        """Whether drafts may be revised: not where a rule reads the law that they were drawn from."""
+        return not self.needs_law
+
+    def __init__(self, runner: FeatureRunner, drafter: PairDrafter, setup: DraftSetup) -> None:
         config = drafter.config
         self.runner, self.config, self.choices, self.law = runner, config, drafter.choices, drafter.law
         self.needs_law, self.max_new_tokens = setup.needs_law, setup.max_new_tokens
@@ -43,6 +48,7 @@ class FeatureSession:
         self.scales = (config.calibration or {}).get(self.mode, [1.0])
         self.trees: dict[int, StaticTree] = {}  # by number of nodes
         self.depth = 0  # of the deepest node of the last draft
+        self.proposed: Draft | None = None
         self.forwards = 0
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
@@ -66,6 +72,7 @@ class FeatureSession:
         else:
             draft = self._dynamic(context, states, logits, nodes, min(nodes - 1, room, self.config.depth))
         self.forwards = self.runner.forwards
+        self.proposed = draft
         return draft
 
     def _tree(self, nodes: int) -> StaticTree:
@@ -82,8 +89,9 @@ class FeatureSession:
     def observe(self, context: RoundContext, draft: Draft, output: TargetOutput, verdict: Verdict) -> None:
         assert output.hidden is not None
         accepted = verdict.num_accepted
-        # elsewhere the exact length would cost a synchronisation
-        steps = int(accepted.max()) + 1 if accepted.device.type == "cpu" else self.depth + 1
+        # elsewhere the exact length would cost a synchronisation; a revised draft may be deeper than it was
+        deepest = self.depth + 1 if draft is self.proposed else draft.num_nodes
+        steps = int(accepted.max()) + 1 if accepted.device.type == "cpu" else deepest
         hidden = output.hidden[:, :steps]
         if verdict.path is not None:
             branches = len(output.hidden) // len(verdict.path)

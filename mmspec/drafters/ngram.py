@@ -51,6 +51,7 @@ class NGramDrafter(SchedulerMixin, ConfigMixin, Drafter):
 
 class NGramSession:
     forwards = 0
+    revisable = True
 
     def __init__(self, max_ngram: int, setup: DraftSetup) -> None:
         self.max_ngram = max_ngram

@@ -27,12 +27,10 @@ from mmspec.drafters.base import (
     DraftSetup,
     check_controller,
     check_positive,
-    hidden_size_of,
     make_controller,
 )
-from mmspec.drafters.fingerprint import check_fingerprint
 from mmspec.drafters.initializers import INITIALIZERS, Initializer
-from mmspec.drafters.network import DrafterNetwork
+from mmspec.drafters.network import DrafterNetwork, compare_sizes
 from mmspec.drafters.spatial_session import SpatialSession
 from mmspec.models.layers import FeedForward, RMSNorm
 
@@ -136,14 +134,6 @@ class SpatialDrafter(DrafterNetwork):
     def controller(self, costs: CostCurve) -> Controller:
         return make_controller(self.config.controller, self.config.window, costs, self.config.prior)
 
-    def check_vocabulary(self, vocab_size: int) -> None:
-        _compare("vocabulary", self.config.vocab_size, vocab_size)
-
-    def check_target(self, network: Any) -> None:
-        _compare("hidden size", self.config.hidden_size, hidden_size_of(network))
-        if self.config.target is not None:
-            check_fingerprint(self.config.target, network)
-
     def session(self, setup: DraftSetup) -> DraftSession:
         model = getattr(setup.runner, "model", None)
         if model is None or not hasattr(model, "predict"):
@@ -156,16 +146,8 @@ class SpatialDrafter(DrafterNetwork):
         if config.vertical:
             if setup.row_length is None:
                 raise ValueError("SpatialDrafter has vertical heads, but this target has no grid.")
-            _compare("row length", config.row_length, setup.row_length)
+            compare_sizes("row length", config.row_length, setup.row_length)
         initializer = Initializer(
             config.initializer, setup.vocab_size, setup.row_length, config.mix, setup.row_start, setup.grammar
         )
         return SpatialSession(self, initializer, setup)
-
-
-def _compare(what: str, drafted: int, wanted: int) -> None:
-    if drafted != wanted:
-        raise ValueError(
-            f"`drafter` has a {what} of {drafted} but the target's is {wanted}; load a drafter that was trained for "
-            "this model."
-        )

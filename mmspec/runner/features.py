@@ -51,6 +51,22 @@ class FeatureNetwork(Protocol):
         """Embeddings (R, N, D) of ``tokens`` (R, N), the network's own or those of ``model``."""
         ...
 
+    def embed_prompt(self, model: FeatureModel) -> Tensor:
+        """Embeddings (R, P - 1, D) of what stands in the prompt's slots but the first."""
+        ...
+
+    def read_states(self, hidden: Tensor) -> Tensor:
+        """What the network reads (R, N, D) of the target's states ``hidden`` (R, N, ...)."""
+        ...
+
+    def rotary(self, slots: Tensor, offset: Tensor, model: FeatureModel) -> tuple[Tensor, Tensor]:
+        """What attention rotates by for tokens at ``slots`` (R, N); ``offset`` (R,) is slot minus the target's position."""
+        ...
+
+    def predict(self, states: Tensor, model: FeatureModel) -> Tensor:
+        """Raw float32 logits (R, N, V) after ``states`` (R, N, D)."""
+        ...
+
     def __call__(
         self, embeddings: Tensor, features: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, cache: SpecCache
     ) -> Tensor:
@@ -98,24 +114,24 @@ class FeatureRunner:
             hidden: The target's states of the prompt slots that its prefill ran (R, P, D).
             first: First new token of each sample (B,).
         """
-        hidden = self._here(hidden)
-        pairs = hidden.shape[1] - 1
+        features = self.network.read_states(self._here(hidden))
         self.cache.lengths = torch.full_like(self._prompt_lengths, self._first)
-        if pairs:
-            self._forward(hidden[:, :-1], self.model.prompt_tokens()[:, 1:], self._width - 1)
+        if features.shape[1] > 1:
+            embeddings = self._here(self.network.embed_prompt(self.model))
+            self._forward(features[:, :-1], embeddings, self._width - 1)
         # pairs of right padding are overwritten by the first ones of the output
         self.cache.lengths = self._prompt_lengths - 1
         last = (self._prompt_lengths - 1 - self._first)[:, None, None].expand(-1, 1, hidden.shape[2])
-        self.queue(hidden.gather(1, last), first[:, None], torch.ones_like(first))
+        self.queue(hidden.gather(1, last.to(hidden.device)), first[:, None], torch.ones_like(first))
 
     def queue(self, features: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Remember true pairs: states ``features`` (R, Q, D), tokens (B, Q), of which the first ``count`` (B,) are."""
+        """Remember true pairs: the target's states ``features`` (R, Q, ...), tokens (B, Q), of which the first ``count`` (B,) are."""
         known = self._tokens.shape[1]
         place = self._queued[:, None] + torch.arange(tokens.shape[1], device=self._home)
         # what is beyond `count` is written behind the row's own pairs, where the next ones will overwrite it
         self._tokens = torch.nn.functional.pad(self._tokens, (0, tokens.shape[1])).scatter(1, place, tokens)
         place = place.repeat(self.guidance.branches, 1).to(self.device)
-        features = self._here(features)
+        features = self.network.read_states(self._here(features))
         if known == 0:
             self._features = features
         else:
@@ -134,7 +150,7 @@ class FeatureRunner:
             The predicted state of each row's newest token (R, 1, D), and the logits after it (B, 1, V).
         """
         count = self._queued.repeat(self.guidance.branches).to(self.device)
-        states = self._forward(self._features, self._tokens, self._width - 1 + longest)
+        states = self._forward(self._features, self._embed(self._tokens), self._width - 1 + longest)
         self.cache.lengths = self.cache.lengths + count
         newest = (count - 1)[:, None, None].expand(-1, 1, states.shape[2])
         self._clear_queue()
@@ -169,7 +185,7 @@ class FeatureRunner:
         self.cache.lengths = true + earlier
         self.cache.plan(tokens.shape[1], len(slots))
         self.cache.lengths = true
-        states = self._run(features, tokens, position, seen)
+        states = self._run(features, self._embed(tokens), position, seen)
         return states, self._predict(states, order[:, None] + depth)
 
     def select_rows(self, rows: Tensor) -> None:
@@ -187,7 +203,11 @@ class FeatureRunner:
         self._tokens = torch.zeros(samples, 0, dtype=torch.long, device=self._home)
         self._queued = torch.zeros(samples, dtype=torch.long, device=self._home)
 
-    def _forward(self, features: Tensor, tokens: Tensor, visible: int) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings (R, N, D) of ``tokens`` (B, N), which the branches share."""
+        return self._here(self.network.embed(tokens.repeat(self.guidance.branches, 1), self.model))
+
+    def _forward(self, features: Tensor, embeddings: Tensor, visible: int) -> Tensor:
         """Run consecutive pairs behind the cached ones: states (R, N, D)."""
         count = features.shape[1]
         lengths, start = self.cache.lengths, self.cache.start
@@ -195,15 +215,12 @@ class FeatureRunner:
         key = torch.arange(visible, device=self.device)
         seen = (key <= query[..., None]) & (key >= start[:, None, None]) | (key == query[..., None])
         self.cache.plan(count, visible)
-        return self._run(features, tokens, query + 1, seen)
+        return self._run(features, embeddings, query + 1, seen)
 
-    def _run(self, features: Tensor, tokens: Tensor, position: Tensor, seen: Tensor) -> Tensor:
+    def _run(self, features: Tensor, embeddings: Tensor, position: Tensor, seen: Tensor) -> Tensor:
         self.forwards += 1
-        if len(tokens) < len(features):
-            tokens = tokens.repeat(self.guidance.branches, 1)
-        embeddings = self._here(self.network.embed(tokens, self.model))
-        position = (position - self._offset[:, None]).clamp(0, self.model.max_position).to(self._home)
-        cosine, sine = (self._here(part, keep_type=True) for part in self.model.rotary_at(position))
+        rotary = self.network.rotary(position, self._offset, self.model)
+        cosine, sine = (self._here(part, keep_type=True) for part in rotary)
         mask = torch.zeros(seen.shape, dtype=self.network.dtype, device=self.device)
         mask = mask.masked_fill_(~seen, -torch.inf)[:, None]
         return self.network(embeddings, features, (cosine, sine), mask, self.cache)
@@ -213,7 +230,7 @@ class FeatureRunner:
 
         ``order`` (B, 1) numbers what they predict.
         """
-        logits = self.model.predict(states.to(self._home))
+        logits = self.network.predict(states, self.model).to(self._home)
         return self.target.law(logits, order.expand(-1, states.shape[1]))
 
     def _here(self, tensor: Tensor, keep_type: bool = False) -> Tensor:

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mmspec.core.guidance import Guidance
 from mmspec.drafters.feature import FeatureDrafter
@@ -29,6 +28,7 @@ from mmspec.pipelines.llamagen import LlamaGenPipeline
 from mmspec.training.captions import prefix_mask
 from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.pictures import Pictures, emoji_subjects, listed_subjects, sample_pictures
+from mmspec.training.unrolling import GrowingKeys, unrolled
 
 logger = logging.getLogger(__name__)
 
@@ -135,21 +135,6 @@ class StateStore:
         return Example(**parts, branches=2 if both else 1)
 
 
-class GrowingKeys:
-    """Keys and values of all steps, one behind the other; stands where a cache would."""
-
-    def __init__(self) -> None:
-        self.stored: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add keys and values (R, H, P, head size) of ``layer`` and return all of it."""
-        if layer in self.stored:
-            keys, values = self.stored[layer]
-            key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
-        self.stored[layer] = key, value
-        return key, value
-
-
 @torch.no_grad()
 def read_target(pipe: LlamaGenPipeline, pictures: Pictures, null: Tensor | None = None, both: bool = False) -> Example:
     """Run the frozen target over ``pictures``, all of captions or all of classes.
@@ -194,10 +179,9 @@ def unroll(
     steps: int,
     noise: Tensor | None = None,
 ) -> list[Tensor]:
-    """The drafter's predictions over ``steps`` steps.
+    """The drafter's predictions over ``steps`` steps, see :mod:`mmspec.training.unrolling`.
 
-    Step 0 reads the target's states. In step i row p reads the code of slot p + 1 + i and its own prediction of the
-    step before; it sees the true pairs up to its own and its own pairs of the steps between, as a drafted chain does.
+    In step i row p reads the code of slot p + 1 + i.
 
     Args:
         noise: Added to the states that step 0 reads (R, P, D).
@@ -207,21 +191,16 @@ def unroll(
     """
     pairs = example.tokens.shape[1]
     first = transformer.config.condition_length - example.num_condition_pairs  # position of the first pair's code
-    images = pairs - example.num_condition_pairs
-    mask = prefix_mask(example.condition_mask, images)
-    itself = torch.eye(pairs, dtype=torch.bool, device=mask.device).expand(len(mask), 1, -1, -1)
+    mask = prefix_mask(example.condition_mask, pairs - example.num_condition_pairs)
     features = example.states[:, :-1] if noise is None else example.states[:, :-1] + noise
-    keys, tokens, predicted = GrowingKeys(), example.tokens, []
-    for step in range(steps):
-        places = torch.arange(first, first + pairs, device=mask.device) + step
-        rotary = transformer.rotary_at(places.clamp_max(len(transformer.rotary) - 1)[None])
-        embeddings = transformer.token_embedding(tokens).to(features.dtype)
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernel's backward pass is slow on processors
-            features = drafter(embeddings, features, rotary, mask, keys)
-        predicted.append(features)
-        tokens = F.pad(tokens[:, 1:], (0, 1))
-        mask = torch.cat([mask, itself], dim=-1)
-    return predicted
+    places = torch.arange(first, first + pairs, device=mask.device)
+
+    def forward(step: int, features: Tensor, mask: Tensor, keys: GrowingKeys) -> Tensor:
+        tokens = F.pad(example.tokens[:, step:], (0, step))
+        rotary = transformer.rotary_at((places + step).clamp_max(len(transformer.rotary) - 1)[None])
+        return drafter(transformer.token_embedding(tokens).to(features.dtype), features, rotary, mask, keys)
+
+    return unrolled(forward, features, mask, steps)
 
 
 def losses(

@@ -160,8 +160,8 @@ def block_states(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> Ten
     same = torch.eye(count, dtype=torch.bool, device=device).repeat_interleave(size, 0).repeat_interleave(size, 1)
     seen = blocks.seen.repeat_interleave(size, 1)
     mask = torch.cat([seen, same.expand(rows, -1, -1)], dim=2)[:, None]
-    context = drafter.read_context(blocks.context[0].float()), blocks.context[1]
-    states = drafter(embeddings, positions, mask, context=context)
+    context = drafter.read_context(blocks.context[0].float()), drafter.rotary(blocks.context[1])
+    states = drafter(embeddings, drafter.rotary(positions), mask, context=context)
     return states.unflatten(1, (count, size))[:, :, 1:]
 
 
@@ -169,12 +169,12 @@ def block_loss(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> tuple
     """Weighted loss of ``blocks``, the share of first slots whose likeliest token is the label's, and the expected number
     of drafts that such slots in a row are right."""
     logits = reading.model.logits(block_states(drafter, reading, blocks))
-    if blocks.labels.dim() == 3:
-        each = F.cross_entropy(logits.flatten(0, 2), blocks.labels.flatten(), reduction="none").view_as(blocks.weights)
-        wanted = blocks.labels
-    else:
-        each = bucket_loss(logits, blocks.labels)
-        wanted = blocks.labels.argmax(-1)
+    wanted = blocks.labels if blocks.labels.dim() == 3 else blocks.labels.argmax(-1)
+    each = _label_loss(logits, blocks.labels)
+    if drafter.config.markov_rank:  # the slots alone choose the candidates, with the token before them the trees
+        before = torch.cat([blocks.tokens[..., None], wanted[..., :-1]], dim=-1)
+        logits = logits + drafter.correction(before)
+        each = (each + _label_loss(logits, blocks.labels)) / 2
     loss = (each * blocks.weights).sum() / (blocks.weights.sum() + 1e-6)
     with torch.no_grad():
         judged = (blocks.weights > 0).float()
@@ -188,6 +188,13 @@ def block_loss(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> tuple
             floor = (bucket_loss(blocks.labels, blocks.labels) * blocks.weights).sum() / (blocks.weights.sum() + 1e-6)
             numbers["divergence"] = (loss - floor).item()
     return loss, numbers
+
+
+def _label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Loss (B, n, K) of logits (B, n, K, V) against tokens or laws."""
+    if labels.dim() == 4:
+        return bucket_loss(logits, labels)
+    return F.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none").view_as(labels)
 
 
 def bucket_loss(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -18,22 +17,8 @@ from tqdm import tqdm
 from mmspec.pipelines.vision_language import VisionLanguagePipeline
 from mmspec.training.vlm_tasks import TASKS, Material, draw_sample, held_out_samples
 from mmspec.vlm.adapters.base import EncodedPrompt
+from mmspec.vlm.items import Item
 from mmspec.vlm.prompts import processor_inputs, questions_of_prompts
-
-
-@dataclass(frozen=True)
-class Item:
-    """One question.
-
-    Attributes:
-        prompt: Text, as for a call of the pipeline.
-        images: Its pictures.
-        answer: Text of the corpus; ``None`` where only the target answers.
-    """
-
-    prompt: str
-    images: tuple[Any, ...]
-    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,43 +43,17 @@ class Example:
 def embedded_items(material: Material, count: int, shares: tuple[float, ...], seed: int) -> list[Item]:
     """``count`` questions as the embedded model was trained on, in ``shares`` of its tasks."""
     samples = [draw_sample(material, shares, random.Random(f"drafter-{seed}-{number}")) for number in range(count)]
-    return [Item(sample.question, (sample.picture,), sample.answer) for sample in samples]
+    return [Item(sample.question, (sample.picture,), sample.answer, sample.task) for sample in samples]
 
 
 def held_out_items(material: Material, count: int) -> dict[str, list[Item]]:
     """``count`` questions of each task that neither target nor drafter has seen."""
     return {
-        task: [Item(s.question, (s.picture,), s.answer) for s in held_out_samples(material, task, count, seed=7)]
+        task: [
+            Item(s.question, (s.picture,), s.answer, s.task) for s in held_out_samples(material, task, count, seed=7)
+        ]
         for task in TASKS
     }
-
-
-def read_items(path: Path) -> list[Item]:
-    """Questions of a file with one JSON object a line: ``prompt``, ``images`` (paths), and perhaps ``answer``.
-
-    Paths are relative to the file.
-
-    Raises:
-        ValueError: Naming the line that has another form.
-    """
-    items = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            images = tuple(str(Path(path).parent / image) for image in entry.get("images", []))
-            answer = entry.get("answer")
-            if not isinstance(entry["prompt"], str) or not (answer is None or isinstance(answer, str)):
-                raise TypeError("`prompt` and `answer` must be strings")
-            items.append(Item(entry["prompt"], images, answer))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"Line {number} of {path} is no question with `prompt` and `images`: {error!r}."
-            ) from error
-    if not items:
-        raise ValueError(f"{path} holds no questions.")
-    return items
 
 
 def corpus_examples(pipe: VisionLanguagePipeline, items: list[Item], noise: float, seed: int) -> list[Example]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mmspec.bench.answers import correctness
 from mmspec.drafters.ngram import NGramDrafter
 from mmspec.pipelines.vision_language import VisionLanguagePipeline
 from mmspec.training.loop import read_progress
@@ -27,7 +28,9 @@ def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path
     pipe.set_progress_bar_config(disable=True)
     measured = measure(pipe, material, config.evaluate, config.max_answer)
     write_pipeline(pipe, folder)
-    training = {"progress": read_progress(config.output), "seed": config.seed, "measured": measured}
+    training = {
+        "progress": read_progress(config.output), "seed": config.seed, "corruption": config.corruption, "measured": measured,
+    }  # fmt: skip
     _write(folder / "training.json", training)
     return folder
 
@@ -54,22 +57,11 @@ def score(pipe: VisionLanguagePipeline, samples: Sequence[Sample], max_answer: i
         speculate=False, seed=0,
     )  # fmt: skip
     answers, truths = output.texts or [], [sample.answer for sample in samples]
-    wrong = sum(edit_distance(answer, truth) for answer, truth in zip(answers, truths, strict=True))
-    right = sum(answer == truth for answer, truth in zip(answers, truths, strict=True))
-    scores = {"samples": len(samples), "exact": right / len(samples), "cer": wrong / sum(map(len, truths))}
+    measured = correctness(answers, truths)
+    scores = {"samples": len(samples), "exact": measured["accuracy"], "cer": measured["cer"]}
     if samples[0].task == "json":
         scores["valid"] = sum(map(_is_json, answers)) / len(samples)
     return {name: round(value, 4) for name, value in scores.items()}
-
-
-def edit_distance(one: str, other: str) -> int:
-    """Insertions, deletions and substitutions between two strings (Levenshtein, 1966)."""
-    row = list(range(len(other) + 1))
-    for i, left in enumerate(one, 1):
-        above, row[0] = row[0], i
-        for j, right in enumerate(other, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (left != right))
-    return row[-1]
 
 
 def _is_json(text: str) -> bool:

@@ -34,12 +34,13 @@ FONTS: dict[str, str] = {
 
 HELD_OUT_FONT = "lato"
 
-WIDTH, HEIGHT = 256, 32
-"""Of a line in pixels."""
+CELL, HEIGHT = 16, 32
+"""Of the place of one character in pixels."""
 
 MAX_CHARACTERS = 24
-_MARGIN = 4
-_SIZES = (15, 23)  # of the letters in pixels
+WIDTH = CELL * MAX_CHARACTERS
+"""Of a line in pixels."""
+_SIZES = (14, 20)  # of the letters in pixels
 
 
 def fetch(data: Path) -> Path:
@@ -147,16 +148,19 @@ def _font(path: Path | None, size: int) -> ImageFont.FreeTypeFont:
 
 
 def draw_line(text: str, font: Path | None, rng: random.Random) -> np.ndarray:
-    """Draw ``text`` as a grey picture (32, 256) uint8: dark on light, at a random size and place, with a little noise."""
+    """Draw ``text`` as a grey picture (32, 384) uint8: dark on light, one character in each place, as in forms.
+
+    Size, height, shades, noise and a small shift are random.
+    """
     size = rng.randint(*_SIZES)
-    while size > 8 and _font(font, size).getlength(text) > WIDTH - 2 * _MARGIN:
-        size -= 1
     chosen = _font(font, size)
-    left, top, right, bottom = chosen.getbbox(text)
+    _, top, _, bottom = chosen.getbbox("Agjl")
     paper, ink = rng.randint(200, 255), rng.randint(0, 90)
     image = Image.new("L", (WIDTH, HEIGHT), paper)
-    x = _MARGIN + rng.randint(0, max(0, min(24, int(WIDTH - 2 * _MARGIN - (right - left)))))
-    room = max(0, HEIGHT - int(bottom - top))
-    ImageDraw.Draw(image).text((x - left, rng.randint(0, room) - top), text, fill=ink, font=chosen)
+    pen = ImageDraw.Draw(image)
+    shift, y = rng.uniform(-1.5, 1.5), rng.randint(0, max(0, HEIGHT - int(bottom - top))) - top
+    for place, character in enumerate(text):
+        x = (place + 0.5) * CELL + shift - chosen.getlength(character) / 2
+        pen.text((x, y), character, fill=ink, font=chosen)
     noise = np.random.default_rng(rng.getrandbits(32)).normal(0, rng.uniform(0, 8), (HEIGHT, WIDTH))
     return np.clip(np.asarray(image, dtype=np.float32) + noise, 0, 255).astype(np.uint8)

@@ -3,7 +3,9 @@
 A small vision transformer with two-dimensional rotary positions, as in Pixtral, a projector, and a Llama over single
 characters, all trained together on answers (Liu et al., 2023, "Visual Instruction Tuning"). Some of the answer's
 characters are replaced in the input, so that the model looks rather than completes (compare Bengio et al., 2015,
-"Scheduled Sampling for Sequence Prediction").
+"Scheduled Sampling for Sequence Prediction"). Beside the answers, what stands for a patch of a line must tell the character
+that is drawn there, through the language model's own output head; without that, a model of this size and so short a
+training writes likely words and never looks.
 
 Symbols: B samples, P patches of a picture, S tokens of the longest sample.
 """
@@ -22,6 +24,7 @@ from torch import Tensor
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from mmspec.training.loop import LoopConfig, fit, step_generator
+from mmspec.training.vlm_lines import CELL, WIDTH
 from mmspec.training.vlm_tasks import TASKS, DataConfig, Material, Sample, draw_sample, load_material
 from mmspec.training.vlm_tokenizer import SPECIALS, VOCAB_SIZE, picture_processor
 from mmspec.training.workers import batch_number, workers
@@ -29,6 +32,7 @@ from mmspec.training.workers import batch_number, workers
 logger = logging.getLogger(__name__)
 
 PAD, BEGIN, END, _, IMAGE, ANSWER = range(len(SPECIALS))
+ONLY_LINES = tuple(float(task == "read") for task in TASKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class VlmTargetConfig(LoopConfig):
         patch_size: Side of a patch in pixels.
         shares: Shares of the tasks json, name, read.
         corruption: Part of the answer's characters that are replaced in the input.
+        glyph_weight: Weight of the loss of patches, relative to that of answers.
+        glyph_steps: First steps, in which the vision tower learns letters alone; they cost a quarter of the others.
         max_positions: Most tokens of prompt and answer together.
         evaluate: Held-out samples of each kind at the end.
         max_answer: Longest answer in that evaluation, in characters.
@@ -63,6 +69,8 @@ class VlmTargetConfig(LoopConfig):
     patch_size: int = 16
     shares: tuple[float, ...] = (0.2, 0.15, 0.65)
     corruption: float = 0.08
+    glyph_weight: float = 1.0
+    glyph_steps: int = 600
     max_positions: int = 512
     evaluate: int = 100
     max_answer: int = 96
@@ -77,8 +85,8 @@ class VlmTargetConfig(LoopConfig):
             raise ValueError(f"`shares` must give {len(TASKS)} shares, of {', '.join(TASKS)}, got {self.shares}.")
         if self.evaluate < 1 or self.max_answer < 1:
             raise ValueError("`evaluate` and `max_answer` must be at least 1.")
-        if not 0 <= self.corruption < 1:
-            raise ValueError(f"`corruption` is {self.corruption}; it must lie in [0, 1).")
+        if not 0 <= self.corruption < 1 or min(self.glyph_weight, self.glyph_steps) < 0:
+            raise ValueError("`corruption` must lie in [0, 1), `glyph_weight` and `glyph_steps` not be negative.")
         if self.hidden_size % self.num_heads or self.vision_size % (4 * self.vision_heads):
             raise ValueError(
                 "Widths must be multiples of their heads, that of the vision tower of four times as many."
@@ -90,7 +98,7 @@ def model_config(config: VlmTargetConfig) -> LlavaConfig:
     vision = {
         "model_type": "pixtral", "hidden_size": config.vision_size, "intermediate_size": config.vision_intermediate,
         "num_hidden_layers": config.vision_layers, "num_attention_heads": config.vision_heads,
-        "patch_size": config.patch_size, "image_size": 256, "num_channels": 3,
+        "patch_size": config.patch_size, "image_size": WIDTH, "num_channels": 3,
         "head_dim": config.vision_size // config.vision_heads,
     }  # fmt: skip
     text = {
@@ -129,11 +137,19 @@ class Batch:
         pictures: Groups of equally large pictures, each with pixels (n, 3, h, w) and sizes (n, 2), in the order of the rows.
         input_ids: Tokens (B, S), right-padded; answers with some characters replaced.
         labels: The true next token (B, S) where it belongs to an answer, else -100.
+        glyphs: For each patch of all pictures in a row the token that is drawn there, padding where there is none, and -100
+            in pictures that are no lines.
     """
 
     pictures: list[tuple[Tensor, Tensor]]
     input_ids: Tensor
     labels: Tensor
+    glyphs: Tensor
+
+    def to(self, device: str) -> Batch:
+        """The same batch on ``device``."""
+        pictures = [(pixels.to(device), sizes) for pixels, sizes in self.pictures]
+        return Batch(pictures, self.input_ids.to(device), self.labels.to(device), self.glyphs.to(device))
 
 
 class Collator:
@@ -169,7 +185,16 @@ class Collator:
             spoilt = (torch.rand(labels.shape, generator=generator) < corruption) & (labels >= 0)
             other = torch.randint(len(SPECIALS), VOCAB_SIZE, labels.shape, generator=generator)
             input_ids = torch.where(spoilt & (input_ids >= len(SPECIALS)), other, input_ids)
-        return Batch(pictures, input_ids, labels)
+        glyphs = torch.tensor([token for sample in ordered for token in self._glyphs(sample)])
+        return Batch(pictures, input_ids, labels, glyphs)
+
+    def _glyphs(self, sample: Sample) -> list[int]:
+        """The token that each patch of a sample shows, row by row."""
+        rows, columns = (side // self.patch_size for side in sample.image.shape[:2])
+        if sample.task != "read" or self.patch_size != CELL:
+            return [-100] * (rows * columns)
+        tokens = self.processor.tokenizer.encode(sample.answer, add_special_tokens=False)
+        return (tokens + [PAD] * (columns - len(tokens))) * rows
 
     def _row(self, sample: Sample) -> tuple[list[int], int]:
         """Tokens of a sample, and where its answer begins."""
@@ -180,26 +205,48 @@ class Collator:
         return [*prompt, *encode(sample.answer, add_special_tokens=False), END], len(prompt)
 
 
-def answer_loss(model: Any, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-    """Cross-entropy of the answers, and the share of their characters that are the likeliest."""
-    inner = model.model
-    features = [
-        torch.cat(
-            list(inner.get_image_features(pixel_values=pixels, image_sizes=sizes, return_dict=True).pooler_output)
-        )
+def picture_features(model: Any, batch: Batch) -> Tensor:
+    """What stands for the patches of all pictures of a batch, in a row (P, D)."""
+    parts = [
+        part
         for pixels, sizes in batch.pictures
+        for part in model.model.get_image_features(
+            pixel_values=pixels, image_sizes=sizes, return_dict=True
+        ).pooler_output
     ]
+    return torch.cat(parts)
+
+
+def glyph_loss(model: Any, features: Tensor, glyphs: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Cross-entropy of the characters ``glyphs`` (P,) that patches show, and the share that is the likeliest.
+
+    The features are read by the language model's own output head: what it copies from a patch is then the character.
+    """
+    shown = glyphs >= 0
+    if not bool(shown.any()):
+        return features.new_zeros(()), {}
+    read, drawn = model.lm_head(model.model.language_model.norm(features[shown])).float(), glyphs[shown]
+    right = (read.detach().argmax(-1) == drawn)[drawn != PAD].float().mean().item()
+    return F.cross_entropy(read, drawn), {"glyphs": right}
+
+
+def answer_loss(model: Any, batch: Batch, glyph_weight: float = 0.0) -> tuple[Tensor, dict[str, float]]:
+    """Cross-entropy of the answers and, weighted, of the characters in patches; and the shares that are the likeliest."""
+    features = picture_features(model, batch)
     visual = batch.input_ids == IMAGE
-    embedded = inner.get_input_embeddings()(batch.input_ids)
-    embedded = embedded.masked_scatter(visual[..., None], torch.cat(features).to(embedded.dtype))
+    embedded = model.model.get_input_embeddings()(batch.input_ids)
+    embedded = embedded.masked_scatter(visual[..., None], features.to(embedded.dtype))
     # right padding is behind everything that is judged, so the causal mask is enough
-    hidden = inner.language_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+    hidden = model.model.language_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
     judged = batch.labels >= 0
     logits = model.lm_head(hidden[judged]).float()
     wanted = batch.labels[judged]
     loss = F.cross_entropy(logits, wanted)
-    right = (logits.detach().argmax(-1) == wanted).float().mean().item()
-    return loss, {"characters": right}
+    numbers = {"characters": (logits.detach().argmax(-1) == wanted).float().mean().item()}
+    if glyph_weight:
+        glyphs, shares = glyph_loss(model, features, batch.glyphs)
+        loss, numbers = loss + glyph_weight * glyphs, numbers | shares
+    return loss, numbers
 
 
 def train(config: VlmTargetConfig, material: Material | None = None) -> Path:
@@ -220,17 +267,17 @@ def train(config: VlmTargetConfig, material: Material | None = None) -> Path:
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         step = batch_number(step)
+        early = step < config.glyph_steps
+        shares = ONLY_LINES if early else config.shares
         samples = [
-            draw_sample(material, config.shares, random.Random(f"vlm-{config.seed}-{step}-{row}"))
+            draw_sample(material, shares, random.Random(f"vlm-{config.seed}-{step}-{row}"))
             for row in range(config.batch_size)
         ]
-        batch = collate(samples, config.corruption, step_generator(config.seed, step))
-        batch = Batch(
-            [(pixels.to(config.device), sizes) for pixels, sizes in batch.pictures],
-            batch.input_ids.to(config.device), batch.labels.to(config.device),
-        )  # fmt: skip
+        batch = collate(samples, config.corruption, step_generator(config.seed, step)).to(config.device)
         with config.autocast:
-            return answer_loss(model, batch)
+            if early:
+                return glyph_loss(model, picture_features(model, batch), batch.glyphs)
+            return answer_loss(model, batch, config.glyph_weight)
 
     model.train()
     with workers():

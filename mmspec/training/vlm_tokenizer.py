@@ -5,6 +5,8 @@ from __future__ import annotations
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlavaProcessor, PixtralImageProcessorPil, PreTrainedTokenizerFast
 
+from mmspec.training.vlm_lines import WIDTH
+
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<image>", "<answer>")
 """Tokens 0 to 5: padding, begin, end, no known character, a patch of a picture, the mark between question and answer."""
 
@@ -33,7 +35,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def picture_processor(patch_size: int = 16, longest_edge: int = 256) -> LlavaProcessor:
+def picture_processor(patch_size: int = 16, longest_edge: int = WIDTH) -> LlavaProcessor:
     """Processor that keeps the proportions of a picture and cuts it into patches; several in one prompt have one size.
 
     Args:

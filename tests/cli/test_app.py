@@ -11,6 +11,7 @@ import pytest
 COMMANDS = [
     ("demo",),
     ("image",),
+    ("ask",),
     ("bench", "image"),
     ("models",),
     ("doctor",),

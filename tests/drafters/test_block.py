@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmspec.core.trees import marginal_tree
+from mmspec.core.trees import conditional_tree, marginal_tree
 from mmspec.core.verify import RoundContext
 from mmspec.drafters.block import BlockDrafter
 from mmspec.drafters.block_network import default_taps
@@ -25,6 +25,10 @@ def shapes(model: Any) -> dict[str, BlockDrafter]:
         "chain": drafter.with_settings(tree="chain"),
         "tree-7": drafter.with_settings(num_nodes=7, branching=3),
         "tree-31": drafter.with_settings(num_nodes=31, mode="coupled", branching=40),
+        "graft": drafter.with_settings(num_nodes=12, branching=3, graft=5),
+        "markov": tiny_block(model, markov_rank=4, num_nodes=12, branching=4),
+        "markov chain": tiny_block(model, markov_rank=4, tree="chain", mode="coupled"),
+        "markov coupled": tiny_block(model, markov_rank=4, num_nodes=12, branching=30, mode="coupled"),
         "tree-1": drafter.with_settings(num_nodes=1),
     }
 
@@ -88,7 +92,8 @@ def test_the_packed_pass_of_training_equals_drafting() -> None:
         context = drafter.read_context(features)
         place = torch.arange(9)[None]
         mask = torch.ones(1, 1, 6, 15, dtype=torch.bool)
-        packed = drafter(block, 9 + torch.arange(6)[None], mask, context=(context, place))
+        positions = drafter.rotary(9 + torch.arange(6)[None])
+        packed = drafter(block, positions, mask, context=(context, drafter.rotary(place)))
         from mmspec.runner.cache import SpecCache
 
         cache = SpecCache(1, 20, torch.device("cpu"))
@@ -99,7 +104,7 @@ def test_the_packed_pass_of_training_equals_drafting() -> None:
                 cache.update(*layer.self_attn.keys_values(context[:, first:last], rotary), index)
             cache.lengths = cache.lengths + (last - first)
         cache.plan(6, 15)
-        cached = drafter(block, 9 + torch.arange(6)[None], mask, cache)
+        cached = drafter(block, positions, None, cache)
     assert torch.allclose(packed, cached, atol=1e-5)
 
 
@@ -120,9 +125,86 @@ def test_the_head_equals_that_of_transformers() -> None:
     place = torch.arange(15)[None]
     with torch.no_grad():
         mask = torch.ones(1, 1, 6, 15, dtype=torch.bool)
-        ours = drafter(block, place[:, 9:], mask, context=(drafter.read_context(features), place[:, :9]))
+        context = drafter.read_context(features), drafter.rotary(place[:, :9])
+        ours = drafter(block, drafter.rotary(place[:, 9:]), mask, context=context)
         theirs = muse(noise_embeds=block, context_hidden_states=features, position_ids=place).last_hidden_state
     assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_every_conditional_tree_is_the_best_of_its_size() -> None:
+    generator = torch.Generator().manual_seed(2)
+    first = torch.rand(3, generator=generator).log().tolist()
+    transitions = torch.rand(2, 3, 3, generator=generator).log().tolist()
+    everything = {
+        path: sum([first[path[0]], *(transitions[d][a][b] for d, (a, b) in enumerate(itertools.pairwise(path)))])
+        for length in (1, 2, 3)
+        for path in itertools.product(range(3), repeat=length)
+    }
+    for count in (1, 2, 5, 12, 40, 100):
+        parent, depth, chosen = conditional_tree(first, transitions, count)
+        paths: list[tuple[int, ...]] = [()]
+        for node in range(1, len(parent)):
+            paths.append((*paths[parent[node]], chosen[node]))
+            assert len(paths[node]) == depth[node]
+        assert len(set(paths)) == len(paths) == min(count, 40)
+        wanted = sorted(everything.values(), reverse=True)[: len(paths) - 1]
+        assert [everything[p] for p in paths[1:]] == pytest.approx(wanted)
+
+
+def test_a_correction_that_knows_the_next_token_makes_the_chain() -> None:
+    """Token v is followed by v + 1, whatever the slots say."""
+    model, inputs = tiny_vlm("llava"), prompts("llava")[:1]
+    drafter = tiny_block(model, markov_rank=128, tree="chain")
+    drafts: list[Any] = []
+
+    class Kept(BlockSession):
+        def propose(self, context: RoundContext, width: int) -> Any:
+            drafts.append(super().propose(context, width))
+            return drafts[-1]
+
+    with torch.no_grad():
+        drafter.markov.before.weight.copy_(torch.eye(128))
+        drafter.markov.after.weight.copy_(1000 * torch.eye(128).roll(1, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmspec.drafters.block.BlockSession", Kept)
+        run(model, inputs, drafter)
+    tokens = drafts[0].tokens[0]
+    assert tokens.tolist() == [(int(tokens[0]) + step) % 128 for step in range(6)]
+    tree = drafter.with_settings(tree="dynamic", num_nodes=6, branching=2)
+    assert run(model, inputs, tree)[0].tolist() == run(model, inputs)[0].tolist()
+
+
+def test_a_graft_shares_the_nodes_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What followed the last tokens before is in the draft, no node is there twice, and the width holds."""
+    model, inputs = tiny_vlm("llava"), prompts("llava")
+    drafter, drafts = tiny_block(model, num_nodes=10, branching=3, graft=4), []
+    propose = BlockSession.propose
+
+    def kept(self: BlockSession, context: RoundContext, width: int) -> Any:
+        draft = propose(self, context, width)
+        wanted = [
+            copy[: self.max_new_tokens - int(context.generated[row]) - 1]
+            for row, copy in enumerate(self._copies(context, 4))
+        ]
+        drafts.append((draft, wanted))
+        return draft
+
+    monkeypatch.setattr(BlockSession, "propose", kept)
+    run(model, inputs, drafter, 1.0)
+    copied = 0
+    for draft, wanted in drafts:
+        if draft.num_nodes == 1:
+            continue
+        assert draft.num_nodes <= 10
+        for row, copy in enumerate(wanted):
+            real = [n for n in range(draft.num_nodes) if bool(draft.valid[row, n])]
+            edges = {(int(draft.parent[row, n]), int(draft.tokens[row, n])): n for n in real[1:]}
+            assert len(edges) == len(real) - 1
+            node = 0
+            for token in copy:
+                node = edges[node, token]
+            copied += len(copy)
+    assert copied > 0
 
 
 def test_every_candidate_tree_is_the_best_of_its_size() -> None:
@@ -200,6 +282,7 @@ def test_a_drafter_of_another_target_is_refused() -> None:
         ({"taps": ()}, "`taps`"),
         ({"mask_token_id": 999}, "`mask_token_id`"),
         ({"temperature": 0.0}, "`temperature`"),
+        ({"graft": 32}, "`graft`"),
         ({"num_kv_heads": 3}, "multiple"),
     ],
 )

@@ -234,3 +234,25 @@ def tiny_block(model: Any, seed: int = 3, **settings: Any) -> Any:
             if parameter.dim() > 1:
                 parameter.normal_(std=0.3)
     return drafter.eval()
+
+
+def tiny_eagle3(model: Any, seed: int = 3, **settings: Any) -> Any:
+    """A random EAGLE-3 head for ``model``."""
+    from mmspec.drafters.eagle3 import Eagle3Drafter
+    from mmspec.drafters.fingerprint import fingerprint
+
+    text = model.config.get_text_config()
+    sizes = {
+        "vocab_size": text.vocab_size, "hidden_size": text.hidden_size, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+        "intermediate_size": 48, "taps": (1, 2), "target": fingerprint(model), "num_nodes": 9, "depth": 4, "beam": 3,
+        "branching": 3,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    drafter = Eagle3Drafter(**{**sizes, **settings})
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+        if drafter.config.draft_vocab_size is not None:  # every other token, then the last ones
+            drafter.d2t.copy_(torch.arange(drafter.config.draft_vocab_size).clamp_max(text.vocab_size // 2 - 1))
+    return drafter.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from mmspec import AutoVisionLanguagePipeline, VisionLanguagePipeline
+from mmspec import AutoVisionLanguagePipeline, ScaffoldDrafter, VisionLanguagePipeline
 from mmspec.drafters.feature import FeatureDrafter
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
 from mmspec.training.vlm_tokenizer import VOCAB_SIZE, picture_processor
-from tests.oracles.vlm import reading_model, tiny_block
+from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3
 
 BUDGET = 12
 
@@ -146,6 +147,81 @@ def test_no_stop_token_before_the_minimum(pipe: VisionLanguagePipeline) -> None:
         assert stop not in longer[:8]
 
 
+SCHEMA: dict[str, Any] = {
+    "properties": {"name": {"type": "string"}, "kind": {"enum": ["animal", "food"]}, "count": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_json_answers_are_plain_decodings(pipe: VisionLanguagePipeline, temperature: float) -> None:
+    """A random model's values never end, so a quote and the end are made likely."""
+    call: dict[str, Any] = {
+        "json_schema": SCHEMA,
+        "stop_tokens": [2],
+        "max_new_tokens": 90,
+        "temperature": temperature,
+    }
+    quote = pipe.processor.tokenizer.encode('",}', add_special_tokens=False)
+    weight = pipe.model.lm_head.weight
+    kept = weight[quote].clone()
+    try:
+        with torch.no_grad():
+            weight[quote] = weight.mean(0) + weight.std() * torch.tensor([[3.0], [2.0], [2.5]])  # no ties
+        plain = ask(pipe, speculate=False, **call)
+        ended = [row for row, reason in zip(plain.texts, plain.stats.finish_reasons, strict=True) if reason == "stop"]
+        assert ended
+        assert all(list(json.loads(text)) == ["name", "kind", "count"] for text in ended)
+        drafters = (
+            ScaffoldDrafter(), NGramDrafter(), tiny_block(reading_model(), num_nodes=12),
+            tiny_eagle3(reading_model()), ModelDrafter(3, model=reading_model(1)), JacobiDrafter(window=5, controller="fixed"),
+        )  # fmt: skip
+        for drafter in drafters:
+            pipe.drafter = drafter
+            output = ask(pipe, **call)
+            assert output.tokens == plain.tokens, drafter
+            if isinstance(drafter, ScaffoldDrafter):
+                rounds = [
+                    (ours.rounds, theirs.rounds)
+                    for ours, theirs in zip(output.stats.rows, plain.stats.rows, strict=True)
+                    if theirs.finish_reason == "stop"
+                ]
+                assert all(ours < 0.7 * theirs for ours, theirs in rounds)
+    finally:
+        with torch.no_grad():
+            weight[quote] = kept
+
+
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 2}])
+def test_laws_of_paths_equal_generate(pipe: VisionLanguagePipeline, options: dict[str, Any]) -> None:
+    """Whatever the draft: a node's penalty depends on its own path."""
+    inputs = pipe.processor(text=["<s><image>what is this?<answer>"], images=[picture()], return_tensors="pt")
+    wanted = pipe.model.generate(**inputs, do_sample=False, max_new_tokens=24, **options)
+    tokens = wanted[0, inputs["input_ids"].shape[1] :].tolist()
+    free = pipe("what is this?", picture(), max_new_tokens=24, speculate=False)
+    assert tokens != free.tokens[0]  # the option matters here
+    for drafter in (
+        None,
+        NGramDrafter(),
+        ModelDrafter(4, model=reading_model()),
+        tiny_block(reading_model(), num_nodes=9),
+    ):
+        pipe.drafter = drafter
+        assert pipe("what is this?", picture(), max_new_tokens=24, **options).tokens[0] == tokens
+    together = ask(pipe, max_new_tokens=24, **options)
+    assert ask(pipe, max_new_tokens=24, micro_batch_size=1, **options).tokens == together.tokens
+
+
+def test_options_of_the_generation_config_are_applied(pipe: VisionLanguagePipeline) -> None:
+    wanted = pipe("what is this?", picture(), max_new_tokens=16, repetition_penalty=1.5).tokens
+    config = pipe.model.generation_config
+    config.repetition_penalty = 1.5
+    try:
+        assert pipe("what is this?", picture(), max_new_tokens=16).tokens == wanted
+        assert pipe("what is this?", picture(), max_new_tokens=16, repetition_penalty=1.0).tokens != wanted
+    finally:
+        config.repetition_penalty = None
+
+
 def test_a_call_leaves_nothing_behind(pipe: VisionLanguagePipeline) -> None:
     first = ask(pipe, temperature=1.0)
     state = torch.get_rng_state()
@@ -176,6 +252,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "minimum": ({"min_new_tokens": 13}, ValueError, "min_new_tokens"),
     "too long": ({"max_new_tokens": 600}, ValueError, "512 positions"),
     "stop string": ({"stop_strings": [""]}, ValueError, "must not be empty"),
+    "penalty": ({"repetition_penalty": 0.0}, ValueError, "repetition_penalty"),
+    "schema": (
+        {"json_schema": {"properties": {"a": {"type": "list"}}}, "stop_tokens": [2]},
+        ValueError,
+        "type of 'a'",
+    ),
+    "endless schema": ({"json_schema": SCHEMA}, ValueError, "needs a stop token"),
+    "schema and stop": ({"json_schema": SCHEMA, "stop_strings": "}"}, ValueError, "leave out"),
     "stop token": ({"stop_tokens": [400]}, ValueError, "stop_tokens"),
     "output": ({"output_type": "json"}, ValueError, "output_type"),
     "temperature": ({"temperature": -1}, ValueError, "temperature"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec import BlockDrafter, NGramDrafter, VisionLanguagePipeline
+from mmspec.checkpoints.dflash import save_dflash_drafter
 from mmspec.training import vlm_drafter
 from mmspec.training.vlm_blocks import (
     LOSSES,
@@ -24,9 +26,12 @@ from mmspec.training.vlm_blocks import (
     rollout_blocks,
 )
 from mmspec.training.vlm_drafter import VlmDrafterConfig, build, draw_secondary, train
-from mmspec.training.vlm_examples import Example, Item, read_items, target_examples
+from mmspec.training.vlm_examples import Example, target_examples
+from mmspec.training.vlm_losses import VlmLossesConfig
+from mmspec.training.vlm_losses import train as compare
 from mmspec.training.vlm_rollout import Reading, Rollout, read_texts, roll_out, rollout_slots
 from mmspec.training.vlm_tokenizer import SPECIALS, picture_processor
+from mmspec.vlm.items import Item, read_items
 from tests.oracles.vlm import reading_model
 
 DEPTH, STOP = 5, (60,)
@@ -228,6 +233,19 @@ def test_every_loss_teaches(pipe: VisionLanguagePipeline, tmp_path: Path, loss: 
     assert isinstance(pipe.drafter, NGramDrafter)
 
 
+def test_a_correction_by_the_token_before_is_learnt(pipe: VisionLanguagePipeline, tmp_path: Path) -> None:
+    write_questions(tmp_path)
+    settings = config(tmp_path, loss="ce", steps=14, learning_rate=5e-3, warmup_steps=2, markov_rank=4)
+    settings = replace(settings, held_out=tmp_path / "questions.jsonl")
+    folder = train(settings, pipe)
+    drafter = BlockDrafter.from_pretrained(folder)
+    assert drafter.markov.after.weight.abs().sum() > 0
+    report = json.loads((folder / "report.json").read_text())
+    assert all(method["equal"] for method in report["measured"]["held out"].values())
+    with pytest.raises(ValueError, match="no place in this layout"):
+        save_dflash_drafter(drafter, tmp_path / "z", 3)
+
+
 def test_a_run_in_two_parts_equals_one(
     pipe: VisionLanguagePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,3 +306,16 @@ def test_bad_questions_are_named(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(ValueError, match=words):
             read_items(path)
+
+
+def test_losses_are_compared_seed_by_seed(pipe: VisionLanguagePipeline, tmp_path: Path) -> None:
+    write_questions(tmp_path)
+    own = {**vars(config(tmp_path, steps=2)), "held_out": tmp_path / "questions.jsonl", "corpus_noise": 0.3}
+    settings = VlmLossesConfig(**{**own, "seeds": (0, 1), "output": tmp_path / "losses"})
+    content = json.loads(compare(settings, pipe).read_text())
+    assert content["steps"] == {"ce": [2, 2], "alr-ira": [2, 2]}
+    chain = content["shapes"]["chain"]
+    assert chain["ce"]["ratio"] == 1.0
+    assert chain["alr-ira"]["ratio"] == pytest.approx(chain["alr-ira"]["mean"] / chain["ce"]["mean"], abs=1e-3)
+    with pytest.raises(ValueError, match="Unknown loss 'mse'"):
+        VlmLossesConfig(**{**own, "losses": ("ce", "mse")})

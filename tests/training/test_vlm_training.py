@@ -11,15 +11,32 @@ import numpy as np
 import pytest
 import torch
 
-from mmspec import VisionLanguagePipeline
+from mmspec import BlockDrafter, Eagle3Drafter, VisionLanguagePipeline
 from mmspec.training import vlm_target
 from mmspec.training.emoji import EmojiSet
 from mmspec.training.names import ICONIC
-from mmspec.training.vlm_export import edit_distance
+from mmspec.training.vlm_drafter import VlmDrafterConfig
+from mmspec.training.vlm_drafter import train as train_block
+from mmspec.training.vlm_eagle3 import VlmEagle3Config
+from mmspec.training.vlm_eagle3 import train as train_eagle3
 from mmspec.training.vlm_lines import HEIGHT, MAX_CHARACTERS, WIDTH, draw_line, random_text, split_words
-from mmspec.training.vlm_target import ANSWER, END, Collator, VlmTargetConfig, answer_loss, new_model, train
+from mmspec.training.vlm_ship import VlmShipConfig
+from mmspec.training.vlm_ship import train as ship
+from mmspec.training.vlm_target import (
+    ANSWER,
+    END,
+    Collator,
+    VlmTargetConfig,
+    answer_loss,
+    glyph_loss,
+    new_model,
+    picture_features,
+    train,
+)
 from mmspec.training.vlm_tasks import QUESTIONS, TASKS, Material, draw_sample, held_out_samples, split_emoji
 from mmspec.training.vlm_tokenizer import CHARACTERS, SPECIALS, character_tokenizer, picture_processor
+from mmspec.vlm.items import QUESTIONS as QUESTIONS_FILE
+from mmspec.vlm.items import read_items
 
 WORDS = [f"{a}{b}{c}" for a in "bcdfgl" for b in "aeiou" for c in "mnprst"]
 
@@ -36,7 +53,7 @@ def tiny(output: Path, **changes: Any) -> VlmTargetConfig:
     settings: dict[str, Any] = {
         "data": output, "output": output, "steps": 4, "batch_size": 4, "hidden_size": 32, "num_layers": 1, "num_heads": 2,
         "num_kv_heads": 2, "intermediate_size": 32, "vision_size": 32, "vision_layers": 1, "vision_heads": 2,
-        "vision_intermediate": 32, "evaluate": 2, "max_answer": 6, "precision": "fp32", "log_every": 1,
+        "vision_intermediate": 32, "evaluate": 2, "max_answer": 6, "glyph_steps": 0, "precision": "fp32", "log_every": 1,
     }  # fmt: skip
     return VlmTargetConfig(**{**settings, **changes})
 
@@ -125,15 +142,34 @@ def test_twenty_steps_lower_the_loss(material: Material, tmp_path: Path) -> None
     assert sum(losses[-4:]) < 0.85 * sum(losses[:4])
 
 
+def test_patches_show_their_characters(material: Material, tmp_path: Path) -> None:
+    """Each column of patches belongs to one character, and the loss of patches reaches the vision tower alone."""
+    sample = held_out_samples(material, "read", 1)[0]
+    batch = Collator(16)([sample, held_out_samples(material, "name", 1)[0]])
+    lines = batch.glyphs[batch.glyphs >= 0].view(HEIGHT // 16, WIDTH // 16)
+    text = picture_processor().tokenizer.decode(lines[0][lines[0] > 0])
+    assert text == sample.answer
+    assert torch.equal(lines[0], lines[1])
+    columns = sample.image[..., 0].reshape(HEIGHT, -1, 16).min(axis=(0, 2))  # the darkest pixel of each column
+    drawn = [bool(place) for place in lines[0] > 0]
+    letters = [columns[place] for place, there in enumerate(drawn) if there and sample.answer[place] not in " .,:;'-"]
+    empty = [columns[place] for place, there in enumerate(drawn) if not there]
+    assert max(letters) < min(empty)
+    model = new_model(tiny(tmp_path))
+    loss, _ = glyph_loss(model, picture_features(model, batch), batch.glyphs)
+    loss.backward()
+    assert all((p.grad is None) == ("language_model.layers" in n or "embed" in n) for n, p in model.named_parameters())
+
+
 def test_a_run_in_two_parts_equals_one(material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(tiny(whole), material)
 
-    def interrupted(model: Any, batch: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return answer_loss(model, batch)
+        return answer_loss(*arguments)
 
     calls: list[int] = []
     with monkeypatch.context() as patch:
@@ -161,7 +197,27 @@ def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], words: s
         tiny(tmp_path, **change)
 
 
-def test_edit_distance() -> None:
-    assert edit_distance("kitten", "sitting") == 3
-    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
-    assert edit_distance("same", "same") == 0
+def test_target_and_drafters_are_put_together(material: Material, tmp_path: Path) -> None:
+    train(tiny(tmp_path / "run", num_layers=2, steps=1), material)
+    common: dict[str, Any] = {"target": str(tmp_path / "run" / "pipeline"), "data": tmp_path, "num_examples": 2, "batch_size": 1, "steps": 1,
+              "num_taps": 1, "max_answer": 4, "evaluate": 1, "precision": "fp32"}  # fmt: skip
+    train_block(VlmDrafterConfig(output=tmp_path / "block", block_size=4, **common), material=material)
+    train_eagle3(VlmEagle3Config(output=tmp_path / "eagle3", **common), material=material)
+    settings = VlmShipConfig(
+        data=tmp_path, run=tmp_path / "run", block=tmp_path / "block", eagle3=tmp_path / "eagle3",
+        output=tmp_path / "ship", samples=2, num_nodes=5,
+    )  # fmt: skip
+    folder = ship(settings, material)
+    pipe = VisionLanguagePipeline.from_pretrained(folder)
+    pipe.set_progress_bar_config(disable=True)
+    assert (pipe.drafter.config.num_nodes, pipe.drafter.dtype) == (5, torch.float32)
+    assert Eagle3Drafter.from_pretrained(folder).config.taps == [1]
+    assert BlockDrafter.from_pretrained(folder).config.block_size == 4  # the pipeline's own
+    items = read_items(folder / QUESTIONS_FILE)
+    assert [item.task for item in items] == [task for task in TASKS for _ in range(2)]
+    assert pipe(items[0].prompt, list(items[0].images), max_new_tokens=4).texts
+    card = (folder / "README.md").read_text()
+    assert "| block | tree-16 |" in card
+    assert "| eagle3 | chain |" in card
+    with pytest.raises(FileNotFoundError, match="must have ended"):
+        ship(VlmShipConfig(data=tmp_path, run=tmp_path, block=tmp_path, output=tmp_path), material)
