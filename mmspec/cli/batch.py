@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
+from mmspec.cli.ask import DEFAULT_VISION_LANGUAGE_MODEL
 from mmspec.cli.image import DEFAULT_IMAGE_MODEL, check_method
 from mmspec.cli.loading import load_pipeline, load_reader, load_recogniser, load_video_pipeline, load_voice, set_method
 from mmspec.cli.output import complain, progress, say
@@ -19,7 +20,7 @@ from mmspec.cli.video import DEFAULT_VIDEO_MODEL
 LOADERS: dict[str, tuple[str, Callable[[str, str, str], Any]]] = {
     "image": (DEFAULT_IMAGE_MODEL, load_pipeline),
     "speak": (DEFAULT_VOICE, load_voice),
-    "ask": (DEFAULT_READER, load_reader),
+    "ask": (DEFAULT_VISION_LANGUAGE_MODEL, load_reader),
     "transcribe": (DEFAULT_SPEECH_MODEL, load_recogniser),
     "video": (DEFAULT_VIDEO_MODEL, load_video_pipeline),
 }
