@@ -9,6 +9,7 @@ import typer
 
 from mmspec.cli.recipes import BatchSize, Compile, Device, Minutes, Output, Resume, Seed, Settings, Steps, run_recipe
 from mmspec.cli.train_asr import app as asr
+from mmspec.cli.train_randar import randar, randar_export
 from mmspec.cli.train_tts import app as tts
 from mmspec.cli.train_video import video_ar, video_export, video_tokenizer
 from mmspec.cli.train_vlm import app as vlm
@@ -20,6 +21,8 @@ app.add_typer(vlm, name="vlm")
 app.command("video-tokenizer")(video_tokenizer)
 app.command("video-ar")(video_ar)
 app.command("video-export")(video_export)
+app.command("randar")(randar)
+app.command("randar-export")(randar_export)
 
 Data = Annotated[Path, typer.Option(help="Folder of the emoji archives; missing ones are fetched with npm.")]
 

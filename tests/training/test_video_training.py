@@ -217,7 +217,7 @@ def _go_on_from(folder: Path, config: video_ar.VideoARConfig, output: Path) -> N
     second = replace(config, output=output, start_from=folder, steps=1, tokenizer=folder / "video_tokenizer")
     before = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
     video_ar.train(second)
-    export(video_ar.saved_config(output, steps=1), [], folder, num_samples=2)
+    export(video_ar.saved_config(output, steps=1), [], folder, "", 2, {"top_p": 1.0, "fps": 8.0})
     after = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
     assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items())
     assert all((tensor - after[name]).abs().max() < 0.1 for name, tensor in before.items())
