@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from torch import Tensor, nn
 
-from mmspec.models.layers import Block, RMSNorm, RotaryTable
-from mmspec.models.strict import StrictModelMixin
+from mmspec.models.layers import Block, RMSNorm
+from mmspec.models.rotary import RotaryModel
 
 
 def feed_forward_size(hidden_size: int, multiple_of: int = 256) -> int:
@@ -61,7 +60,7 @@ class CaptionProjection(nn.Module):
         return self.output(F.gelu(self.input(features), approximate="tanh"))
 
 
-class GridDecoder(RotaryTable, StrictModelMixin, ConfigMixin):
+class GridDecoder(RotaryModel):
     """What LlamaGen and its any-order kin share: layers, norm, output, and rotary angles of grid cells."""
 
     def _add_layers(

@@ -15,15 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from torch import Tensor, nn
 
 from mmspec.image.video_layers import KeysValues, VideoBlock
 from mmspec.image.video_positions import Yarn, absolute_table, rotary_table
-from mmspec.models.layers import RMSNorm, RotaryTable
-from mmspec.models.strict import StrictModelMixin
+from mmspec.models.layers import RMSNorm
+from mmspec.models.rotary import RotaryModel
 
 
 @dataclass
@@ -41,7 +40,7 @@ class VideoAROutput(BaseOutput):
     context: list[KeysValues] | None = None
 
 
-class VideoARTransformer(RotaryTable, StrictModelMixin, ConfigMixin):
+class VideoARTransformer(RotaryModel):
     """The decoder. The defaults are those of the 4B base model.
 
     Args:

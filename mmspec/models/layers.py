@@ -8,7 +8,6 @@ Symbols: R rows of the model batch, N query tokens, S key slots, D hidden size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,27 +21,6 @@ def apply_rotary(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     cosine, signed_sine = rotary
     swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     return torch.addcmul(x * cosine, swapped, signed_sine)
-
-
-class RotaryTable(nn.Module):
-    """A decoder with its angles in the buffer ``rotary`` (positions, 2, P), cosines and signed sines.
-
-    They stay float32 in a half-precision model, as in training.
-    """
-
-    rotary: Tensor
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        exact = self.rotary
-        super()._apply(fn, recurse)
-        if self.rotary.dtype != exact.dtype:
-            self.rotary = exact.to(self.rotary.device)
-        return self
-
-    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of ``position_ids`` (R, N), each (R, N, 1, P), the same for all heads."""
-        table = self.rotary[position_ids]  # (R, N, 2, P)
-        return table[:, :, 0, None], table[:, :, 1, None]
 
 
 class RMSNorm(nn.Module):

@@ -45,9 +45,9 @@ class RandARConfig(LoopConfig):
 
     data: Path
     vq: Path
-    hidden_size: int = 160
+    hidden_size: int = 128
     num_layers: int = 6
-    num_heads: int = 5
+    num_heads: int = 4
     dropped_classes: float = 0.1
     names: tuple[str, ...] = ICONIC
     batch_size: int = 16
