@@ -217,7 +217,7 @@ class AnyOrderPipeline(ImagePipeline):
 
     def _open(self, call: ImageCall) -> ImageRun:
         requests = self._requests(call)
-        parts = [request.conditions for request in requests if isinstance(request, AnyOrderRequest)]
+        parts = [r.conditions for r in requests if isinstance(r, AnyOrderRequest) and r.conditions is not None]
         known = torch.cat([part.known for part in parts]).cpu()
         return AnyOrderRun(requests, self.layout(), order=parts[0].order, known=known)
 
@@ -237,6 +237,7 @@ class AnyOrderPipeline(ImagePipeline):
             return super().open_decoder(request)
         device = self._execution_device
         model = request.model(request.network, device)
+        assert isinstance(model, AnyOrderModel)
         check_memory(
             self.estimate(request, model.prompt.width, model.vocab_size), device, "Use a smaller `micro_batch_size`."
         )
