@@ -71,16 +71,17 @@ class ForwardClock:
 
     @torch.no_grad()
     def turn(self, repeats: int = 4) -> None:
-        """Time a prefill, and ``repeats`` forwards of every width."""
+        """Time a prefill, and ``repeats`` forwards of every width; every turn begins with another width."""
         target, half = self.target, self.total // 2
         start = _now(self.pipe)
         logits = target.prefill().logits
         self.prefills.append(_now(self.pipe) - start)
         target.cache.lengths = target.cache.lengths + half  # what lies in those slots does not change the time
         tokens = torch.zeros(len(logits), max(self.widths), dtype=torch.long, device=logits.device)
-        for width in self.widths:
+        first = len(self.prefills) % len(self.widths)
+        for width in self.widths[first:] + self.widths[:first]:
             draft = Draft(tokens[:, :width], DraftLaw.DETERMINISTIC)
-            for repeat in range(-2, repeats):
+            for repeat in range(-3, repeats):
                 start = _now(self.pipe)
                 target.verify(draft, half + 1)
                 if repeat >= 0:  # those before follow another width, which a decoding loop seldom does
