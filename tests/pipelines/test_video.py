@@ -61,7 +61,7 @@ def test_other_drafters_equal_plain_decoding(pipe: VideoPipeline, drafter: Any) 
     assert torch.equal(tokens(pipe), plain)
 
 
-@pytest.mark.parametrize(("initializer", "coupling"), zip(FRAME_INITIALIZERS, COUPLINGS, strict=True))
+@pytest.mark.parametrize(("initializer", "coupling"), [*zip(FRAME_INITIALIZERS, COUPLINGS, strict=True)])
 def test_rows_equal_solo(pipe: VideoPipeline, initializer: str, coupling: str) -> None:
     for within_frame, rule in ((False, None), (True, RatioAcceptance())):
         pipe.drafter = JacobiDrafter(9, coupling, initializer, controller="fixed", within_frame=within_frame)
