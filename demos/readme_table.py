@@ -113,6 +113,23 @@ def video_table(report: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def voice_table(report: dict) -> str:
+    """Methods of text to speech on the embedded voice."""
+    lines = [
+        "| method | guarantee | PCM of plain decoding | residual codes a predictor call | calls a second of sound, times fewer "
+        "| wall clock of the token loop, times faster | of the limit | first sound, s (plain) |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in report["methods"]:
+        quality = method["quality"]
+        first = f"{quality['first_audio_seconds']:.2f} ({quality['plain_first_audio_seconds']:.2f})"
+        lines.append(
+            f"| {name_of(method)} | {method['guarantee']} | {equal_of(method)} | {method['tokens_per_forward']:.2f} "
+            f"| {method['forwards_ratio']:.2f} | {method['wall_ratio']:.2f} | {method['limit_fraction']:.2f} | {first} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def name_of(method: dict) -> str:
     name = f"**{method['name']}**" if method["default"] else method["name"]
     return f"{name} (peer)" if method["peer"] else name
@@ -141,6 +158,7 @@ TABLES = (
     ("docs/speech-recognition.md", "asr", speech_table, "asr"),
     ("docs/speech-recognition.md", "pair", pair_table, "asr"),
     ("docs/video.md", "bench", video_table, "video"),
+    ("docs/text-to-speech.md", "tts", voice_table, "tts"),
 )
 
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from mmspec.speech.codec import SpeechCodec as SpeechCodec
     from mmspec.speech.ctc_drafter import CTCDrafter as CTCDrafter
     from mmspec.speech.log_mel import LogMelFeatureExtractor as LogMelFeatureExtractor
+    from mmspec.speech.mask_predictor import MaskPredictor as MaskPredictor
     from mmspec.speech.residual_drafter import ResidualDrafter as ResidualDrafter
     from mmspec.speech.residual_heads import ResidualHeads as ResidualHeads
     from mmspec.speech.talker import SpeechTalker as SpeechTalker
@@ -95,6 +96,7 @@ _EXPORTS = {
     "LlamaGenPipeline": "mmspec.pipelines.llamagen",
     "LlamaGenTransformer": "mmspec.image.llamagen",
     "LogMelFeatureExtractor": "mmspec.speech.log_mel",
+    "MaskPredictor": "mmspec.speech.mask_predictor",
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
     "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",

@@ -24,6 +24,7 @@ from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.image_call import ImageCall, ImageRun
 from mmspec.pipelines.outputs import ImageOutput, PartialImages
 from mmspec.pipelines.seeds import row_seeds
+from mmspec.runner.memory import MemoryEstimate
 from mmspec.runner.runner import DecoderModel
 from mmspec.schedules.base import Schedule
 
@@ -214,6 +215,17 @@ class ImagePipeline(SpecPipeline):
         output = self._finish(run, call)
         self.maybe_free_model_hooks()
         yield PartialImages(self._partial(run), run.rows(), finished=True, output=output)
+
+    @torch.no_grad()
+    def memory_need(self, prompt: str | Sequence[str] | None = None, **arguments: Any) -> MemoryEstimate:
+        """Bytes that a call would need on top of the weights for its first micro-batch; nothing is generated.
+
+        Raises:
+            TypeError, ValueError: As the call would.
+        """
+        request = self._requests(ImageCall(prompt, **arguments))[0]
+        model = request.model(request.network, self._execution_device)
+        return self.estimate(request, model.prompt.width, model.vocab_size)
 
     @torch.no_grad()
     def warm_up(self, batch_size: int = 1, guidance_scale: float | None = None) -> dict[int, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from diffusers.utils import BaseOutput
 
@@ -66,6 +67,16 @@ class SpeechOutput(BaseOutput):
     segments: list[list[TranscribedSegment]]
     seconds: list[float]
     stats: DecodeStats
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Everything about the transcript of recording ``number``, as plain values."""
+        return {
+            "seconds": self.seconds[number],
+            "text": self.texts[number],
+            "confidence": self.confidences[number],
+            "decision": self.decisions[number],
+            "segments": [asdict(segment) for segment in self.segments[number]],
+        }
 
     @property
     def decisions(self) -> list[str]:

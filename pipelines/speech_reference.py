@@ -28,7 +28,9 @@ class Reference:
         return self.text + (" " if self.text[-1] in ".," else ", ") + text
 
 
-def read_reference(audio: Any, text: str | None, rate: int | None, codec: SpeechCodec) -> Reference:
+def read_reference(
+    audio: Any, text: str | None, rate: int | None, codec: SpeechCodec, frame_stack: int = 1
+) -> Reference:
     """Read and check a recording.
 
     Args:
@@ -36,6 +38,7 @@ def read_reference(audio: Any, text: str | None, rate: int | None, codec: Speech
         text: What is said in it.
         rate: Rate of a bare array.
         codec: Makes its codes.
+        frame_stack: Frames that it is filled with silence to a multiple of.
 
     Raises:
         TypeError, ValueError, FileNotFoundError: If it cannot be read, is too short or too long, silent, not finite, or
@@ -51,4 +54,4 @@ def read_reference(audio: Any, text: str | None, rate: int | None, codec: Speech
         )
     if float(clip.samples.abs().max()) < _SILENCE:
         raise ValueError("`reference` is silent; give a recording of speech.")
-    return Reference(words, codec.encode(clip.samples))
+    return Reference(words, codec.encode(clip.samples, frame_stack))

@@ -18,6 +18,12 @@ from mmspec.core.stats import DecodeStats
 OUTPUT_TYPES = ("np", "pt", "pcm", "tokens")
 
 
+def check_output_type(output_type: str) -> None:
+    """Raise ValueError if there is no such output type."""
+    if output_type not in OUTPUT_TYPES:
+        raise ValueError(f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {output_type!r}.")
+
+
 def to_pcm(waveform: Tensor) -> NDArray[np.int16]:
     """16-bit samples (n,) of a waveform (n,) in [-1, 1]; what lies beyond is clipped."""
     samples: NDArray[np.int16] = (waveform.clamp(-1, 1) * 32767).round().short().numpy()

@@ -5,8 +5,9 @@ Symbols: B rows, N nodes, V tokens, G codes a frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,30 @@ class CodeSampling:
     Args:
         first: Of code 0 and the end of speech.
         rest: Of the residual codes: one for all of them, or a sequence with one for each.
+        repetition_penalty: Above 1, makes code 0 less likely to be one that the row has had as code 0; 1 changes nothing.
+
+    Raises:
+        ValueError: If the penalty is not positive and finite.
     """
 
     first: SamplingParams = field(default_factory=SamplingParams)
     rest: SamplingParams | Sequence[SamplingParams] = field(default_factory=SamplingParams)
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"`repetition_penalty` must be positive and finite, got {self.repetition_penalty}.")
+
+    @classmethod
+    def of_settings(cls, first: Mapping[str, Any], rest: Mapping[str, Any]) -> CodeSampling:
+        """From the settings of code 0, with its ``repetition_penalty`` if any, and of the residual codes.
+
+        Raises:
+            TypeError, ValueError: For a value out of range, or an unknown name.
+        """
+        settings = dict(first)
+        penalty = settings.pop("repetition_penalty", 1.0)
+        return cls(SamplingParams(**settings), SamplingParams(**rest), penalty)
 
     def of_books(self, num_codebooks: int) -> tuple[SamplingParams, ...]:
         """The G settings.
@@ -47,15 +68,34 @@ class CodeLaw:
     Args:
         books: Sampling of each of the G codes.
         allowed: Tokens that code 0 and the residual codes may be, (2, V), boolean.
+        repetition_penalty: See :class:`CodeSampling`.
     """
 
-    def __init__(self, books: Sequence[SamplingParams], allowed: Tensor) -> None:
-        self.books = tuple(books)
+    def __init__(self, books: Sequence[SamplingParams], allowed: Tensor, repetition_penalty: float = 1.0) -> None:
+        self.books, self.repetition_penalty = tuple(books), repetition_penalty
         self.forbidden = ~allowed
         self._uniform = len(set(self.books[1:])) == 1
 
-    def first(self, logits: Tensor) -> Tensor:
-        """Log-weights (..., V) of code 0 from raw ``logits`` (..., V)."""
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.forbidden.shape[-1]
+
+    def history(self, rows: int) -> Tensor | None:
+        """Which tokens each of ``rows`` rows has had as code 0, none so far (rows, V); ``None`` where the law forgets them."""
+        if self.repetition_penalty == 1:
+            return None
+        return torch.zeros(rows, self.vocab_size, dtype=torch.bool, device=self.forbidden.device)
+
+    def first(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Log-weights (..., V) of code 0 from raw ``logits`` (..., V) in rows that have ``seen`` (..., V) tokens before.
+
+        Logits of seen tokens are divided by the penalty if positive, else multiplied (Keskar et al., 2019, "CTRL", as
+        transformers has it).
+        """
+        if seen is not None:
+            lowered = torch.where(logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty)
+            logits = torch.where(seen, lowered, logits)
         return process(logits.masked_fill(self.forbidden[0], -torch.inf), self.books[0])
 
     def rest(self, logits: Tensor, books: Tensor) -> Tensor:
@@ -68,3 +108,13 @@ class CodeLaw:
             mine = torch.tensor([other == params for other in self.books], device=books.device)[books]
             drawn = torch.where(mine[..., None], process(scores, params), drawn)
         return drawn
+
+    def guess(self, logits: Tensor, books: Tensor, gumbel: Tensor) -> Tensor:
+        """Draws (...) of residual codes from raw ``logits`` (..., V) with the noise ``gumbel`` (..., V), their laws not cut.
+
+        Nearly always the law's own draws, and cheaper; right for drafts, which a rule judges under the law itself.
+        """
+        if not self._uniform:
+            return (self.rest(logits, books) + gumbel).argmax(-1)
+        temperature = self.books[1].temperature
+        return (logits + temperature * gumbel).argmax(-1)

@@ -38,6 +38,7 @@ class CodeTarget:
             the frame is finished and the talker is next.
         frame: These codes (B, G), zero behind them.
         states: Talker states that the frames are drawn from (B, D).
+        seen: What code 0 has been (B, V), where the law remembers it.
         fresh: Whether the code that the prefill drew is not noted yet.
         talker_calls, predictor_calls: Calls so far; they run side by side where a round has both.
         tail: Inputs by position (G, *) that stand behind the draft in the ``chain`` layout, set by drafters that look
@@ -69,6 +70,7 @@ class CodeTarget:
         # for the whole call: a row that is left alone in the midst of a frame has no cache of it
         self._chained = self.layout != "fixed" and rows == 1
         self.frame = torch.zeros(rows, self.num_codebooks, dtype=torch.long, device=self.device)
+        self.seen = self.law.history(rows)
         # as if a frame had just ended: the token that the loop draws now is code 0
         self.filled = [self.num_codebooks] * rows
         self.fresh = True
@@ -120,7 +122,8 @@ class CodeTarget:
             self.states = states
         else:
             self.states = self.states.index_copy(0, rows, states)
-        law = self.law.first(logits)[:, None]
+        seen = self.seen if self.seen is None or rows is None else self.seen[rows]
+        law = self.law.first(logits, seen)[:, None]
         return TargetOutput(torch.nn.functional.pad(law, (0, 0, 0, num_nodes - 1)), states[:, None])
 
     def _predict(self, rows: Tensor | None, draft: Draft) -> TargetOutput:
@@ -180,10 +183,13 @@ class CodeTarget:
             start = self.filled[row] % self.num_codebooks
             if start == 0:
                 self.frame[row] = 0
+                if self.seen is not None:
+                    self.seen[row, tokens[row, 0]] = True
             self.frame[row, start : start + count] = tokens[row, :count]
             self.filled[row] = start + count
 
     def select_rows(self, rows: Tensor) -> None:
         self.frame, self.states = self.frame[rows], self.states[rows]
+        self.seen = None if self.seen is None else self.seen[rows]
         self.filled = [self.filled[row] for row in rows.tolist()]
         self.model.select_rows(rows)

@@ -30,6 +30,9 @@ LEAD = 240
 class FrameQuantizer(nn.Module):
     """Frames of log-mel spectra to codes: principal components, then G codebooks, each quantising what those before it left over.
 
+    A code is chosen by its distance and by its price, which makes rare codes dear (Chou et al., 1989, "Entropy-constrained vector
+    quantization"): late books then speak up only where they change something, and a language model can foresee them.
+
     Args:
         frame_size: Numbers of a frame, spectra times mel bands.
         num_codebooks, num_codes, code_dim: G, K and E.
@@ -38,18 +41,20 @@ class FrameQuantizer(nn.Module):
     mean: Tensor
     basis: Tensor
     codebooks: Tensor
+    prices: Tensor
 
     def __init__(self, frame_size: int, num_codebooks: int, num_codes: int, code_dim: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(frame_size))
         self.register_buffer("basis", torch.zeros(frame_size, code_dim))
         self.register_buffer("codebooks", torch.zeros(num_codebooks, num_codes, code_dim))
+        self.register_buffer("prices", torch.zeros(num_codebooks, num_codes))
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Codes (..., G) of ``frames`` (..., frame_size); of equally close codes the lowest."""
+        """Codes (..., G) of ``frames`` (..., frame_size); of equally good codes the lowest."""
         rest, codes = (frames - self.mean) @ self.basis, []
-        for book in self.codebooks:
-            chosen = nearest(rest, book)
+        for book, prices in zip(self.codebooks, self.prices, strict=True):
+            chosen = cheapest(rest, book, prices)
             codes.append(chosen)
             rest = rest - book[chosen]
         return torch.stack(codes, dim=-1)
@@ -60,9 +65,9 @@ class FrameQuantizer(nn.Module):
         return torch.stack(vectors).sum(0)
 
 
-def nearest(vectors: Tensor, book: Tensor) -> Tensor:
-    """Rows (...) of ``book`` (K, E) closest to ``vectors`` (..., E)."""
-    return (book.square().sum(-1) / 2 - vectors @ book.T).argmin(-1)
+def cheapest(vectors: Tensor, book: Tensor, prices: Tensor) -> Tensor:
+    """Rows (...) of ``book`` (K, E) with the least half squared distance to ``vectors`` (..., E) plus their ``prices`` (K,)."""
+    return (book.square().sum(-1) / 2 + prices - vectors @ book.T).argmin(-1)
 
 
 class ConvBlock(nn.Module):
@@ -162,8 +167,8 @@ class SpeechCodec(StrictModelMixin, ConfigMixin):
         return self.log_mel(waveforms).unflatten(1, (-1, self.config.spectra_per_frame)).flatten(2)
 
     @torch.no_grad()
-    def encode(self, waveform: Tensor) -> Tensor:
-        """Codes (T, G) of one ``waveform`` (n,); a last frame that is not full is filled with silence.
+    def encode(self, waveform: Tensor, multiple: int = 1) -> Tensor:
+        """Codes (T, G) of one ``waveform`` (n,); what it lacks to a ``multiple`` of whole frames is filled with silence.
 
         Raises:
             ValueError: If the waveform is empty, not mono, or not finite.
@@ -172,7 +177,7 @@ class SpeechCodec(StrictModelMixin, ConfigMixin):
             raise ValueError(f"`waveform` has shape {tuple(waveform.shape)}; it must be (n,) with n at least 1.")
         if not torch.isfinite(waveform).all():
             raise ValueError("`waveform` holds values that are not finite.")
-        padded = F.pad(waveform, (0, -len(waveform) % self.frame_samples)).to(self.device, self.dtype)
+        padded = F.pad(waveform, (0, -len(waveform) % (multiple * self.frame_samples))).to(self.device, self.dtype)
         return self.quantizer.encode(self.frames(padded[None])[0])
 
     def spectra(self, latents: Tensor, histories: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:

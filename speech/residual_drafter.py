@@ -182,22 +182,52 @@ class ResidualSession:
 
     def _draw(self, context: RoundContext, filled: list[int], count: int) -> tuple[Tensor, Tensor | None]:
         """Root and ``count`` draft codes (B, 1 + count), and the law of each node's child if it is needed."""
-        target, model = self.target, self.target.model
-        place = torch.tensor(filled, device=target.device)  # book of the first draft code
-        state = self._origin(place)
+        place = torch.tensor(filled, device=self.target.device)  # book of the first draft code
         noise = self._noise(context, count)
-        tokens, laws = [context.root], []
-        for step in range(count):
-            books = (place + step).clamp_max(target.num_codebooks - 1)
-            read, state = self._read(state, tokens, place, books, step)
-            # one row has one book, whose head needs no copy
-            logits = model.head(read[:, None], books if len(books) == 1 else books[:, None])
-            law = target.law.rest(logits, books[:, None])[:, 0]
-            tokens.append((law + noise[:, step]).argmax(-1))
-            if self.needs_law:
-                laws.append(law.log_softmax(-1))
-        log_q = torch.stack([*laws, torch.zeros_like(laws[0])], dim=1) if laws else None
-        return torch.stack(tokens, dim=1), log_q
+        if self.heads is not None and self.heads.config.kind == "chained":
+            tokens, scores = self._one_by_one(context.root, place, noise)
+        else:
+            tokens, scores = self._at_once(context.root, place, noise)
+        if not self.needs_law:
+            return tokens, None
+        law = scores.log_softmax(-1)
+        return tokens, torch.cat([law, torch.zeros_like(law[:, :1])], dim=1)
+
+    def _at_once(self, root: Tensor, place: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Root and draft codes (B, 1 + count), and the draft codes' log-weights (B, count, V)."""
+        count = noise.shape[1]
+        state = self._origin(place)
+        if self.heads is None or self._looks_ahead:
+            read = state[:, None].expand(-1, count, -1)
+            if self._ahead is not None:
+                read = torch.cat([self._ahead[:, :count], read[:, self._ahead.shape[1] :]], dim=1)
+        else:
+            read = self.heads.spread(state, self._embedding(root, place - 1), place - 1, count)
+        drawn, scores = self._guess(read, place, noise)
+        return torch.cat([root[:, None], drawn], dim=1), scores
+
+    def _one_by_one(self, root: Tensor, place: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`_at_once`, each guess knowing those before it."""
+        assert self.heads is not None
+        state, tokens, scores = self._origin(place), [root], []
+        for step in range(noise.shape[1]):
+            books = (place + step).clamp_max(self.target.num_codebooks - 1)
+            state = self.heads.step(state, self._embedding(tokens[-1], books - 1), books)
+            drawn, law = self._guess(state[:, None], books, noise[:, step : step + 1])
+            tokens.append(drawn[:, 0])
+            scores.append(law)
+        return torch.stack(tokens, dim=1), torch.cat(scores, dim=1)
+
+    def _guess(self, read: Tensor, place: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (B, n) drawn by the heads of the books ``place`` (B,) and on from ``read`` (B, n, E), and log-weights."""
+        books = torch.arange(read.shape[1], device=read.device) + place[:, None]
+        books = books.clamp_max(self.target.num_codebooks - 1)
+        # one row has one run of books, whose heads need no copy
+        logits = self.target.model.head(read, books[0] if len(books) == 1 else books)
+        if self.needs_law:
+            law = self.target.law.rest(logits, books)
+            return (law + noise).argmax(-1), law
+        return self.target.law.guess(logits, books, noise), logits
 
     def _origin(self, place: Tensor) -> Tensor:
         """States (B, E) to draft from; behind code 0 the talker's."""
@@ -209,19 +239,12 @@ class ResidualSession:
         hidden = started if hidden is None else torch.where((place == 1)[:, None], started, hidden)
         return self.heads.begin(hidden, place - 1)
 
-    def _read(
-        self, state: Tensor, tokens: list[Tensor], place: Tensor, books: Tensor, step: int
-    ) -> tuple[Tensor, Tensor]:
-        if self.heads is None or self._looks_ahead:
-            there = self._ahead is not None and step < self._ahead.shape[1]
-            return (self._ahead[:, step] if self._ahead is not None and there else state), state
+    def _embedding(self, codes: Tensor, books: Tensor) -> Tensor:
+        """Embeddings (B, E) of ``codes`` (B,) of ``books`` (B,) as the predictor reads them."""
         assert self._table is not None
-        chained = self.heads.config.kind == "chained"
-        last, book = (tokens[-1], books - 1) if chained else (tokens[0], place - 1)
         # rows that draft nothing now, and draft tokens that are no codes, only need some embedding
         size = self._table.shape
-        code = self._table[book.clamp_max(size[0] - 1), last.clamp_max(size[1] - 1)]
-        return self.heads.step(state, code, books, step + 1)
+        return self._table[books.clamp_max(size[0] - 1), codes.clamp_max(size[1] - 1)]
 
     def _noise(self, context: RoundContext, count: int) -> Tensor:
         """Gumbel noise (B, count, V) of the draft codes."""

@@ -5,9 +5,10 @@ p + j is
 
     offset      W_{p+j} (x_p + u_p + v_j)
     gated       W_{p+j} (x_p + u_p + v_j + g_j * e)
+    medusa      W_{p+j} (x_p + u_p + B silu(A [x_p; e] + a_{p,j})), as Medusa's heads (Cai et al., 2024) but for shared matrices,
     chained     W_{p+j} s_j,  s_j = norm(s_{j-1} + B silu(A [s_{j-1}; e_{j-1}] + a_{p+j})),  s_0 = x_p, e_0 = e,
 
-where e_j is the embedding of the j-th draft code: a chained guess knows the codes drafted before it (as Hydra heads do: Ankner et al., 2024).
+All but chained guesses of a draft are made at once. e_j is the embedding of the j-th draft code: a chained guess knows the codes drafted before it (as Hydra heads do: Ankner et al., 2024).
 For code 0, which the talker drew, x_0 is the talker's state as the predictor reads it, so that drafting starts before the
 predictor has run. ``lookahead`` instead holds an input vector for every position: they stand behind the draft in the
 predictor's own call, and their outputs are the next guesses if the whole draft was accepted.
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from mmspec.models.strict import StrictModelMixin
 
-KINDS = ("offset", "gated", "chained", "lookahead")
+KINDS = ("offset", "gated", "medusa", "chained", "lookahead")
 
 
 class ResidualHeads(StrictModelMixin, ConfigMixin):
@@ -38,7 +39,7 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
         num_codebooks: G.
         width: E.
         input_width: D, for ``lookahead``.
-        hidden_size: H, for ``chained``.
+        hidden_size: H, for ``medusa`` and ``chained``.
         target: Fingerprint of the model that they were made for, see :mod:`mmspec.drafters.fingerprint`; ``None``
             checks sizes only.
 
@@ -65,11 +66,14 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
             self.inputs = nn.Parameter(torch.zeros(num_codebooks, input_width))
             return
         self.origin = nn.Parameter(torch.zeros(num_codebooks, width))
+        if kind in ("medusa", "chained"):
+            self.read = nn.Linear(2 * width, hidden_size, bias=False)
+            self.write = nn.Linear(hidden_size, width, bias=False)
         if kind == "chained":
             self.scale = nn.Parameter(torch.ones(num_codebooks, width))
-            self.read = nn.Linear(2 * width, hidden_size, bias=False)
             self.place = nn.Parameter(torch.zeros(num_codebooks, hidden_size))
-            self.write = nn.Linear(hidden_size, width, bias=False)
+        elif kind == "medusa":
+            self.place = nn.Parameter(torch.zeros(num_codebooks, num_codebooks, hidden_size))
         else:
             self.distance = nn.Parameter(torch.zeros(num_codebooks, width))
         if kind == "gated":
@@ -79,20 +83,30 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
         """State (b, E) from outputs ``hidden`` (b, E) that drew the codes of ``books`` (b,)."""
         return hidden + self.origin[books]
 
-    def step(self, state: Tensor, code: Tensor, books: Tensor, distance: int) -> tuple[Tensor, Tensor]:
-        """What the heads of ``books`` (b,) read (b, E), and the next state.
+    def spread(self, state: Tensor, code: Tensor, books: Tensor, count: int) -> Tensor:
+        """What the heads of the next ``count`` books read (b, count, E), guessed at once.
 
         Args:
             state: State (b, E).
-            code: Embeddings (b, E) of the code before: of the last one committed, or for ``chained`` the last one drafted.
-            books: Books that are guessed.
-            distance: How far they lie from the last committed code, 1 for the next one.
+            code: Embeddings (b, E) of the last code committed.
+            books: Its book (b,).
+            count: Codes to guess.
         """
-        if self.config.kind == "chained":
-            inner = F.silu(self.read(torch.cat([state, code], dim=-1)) + self.place[books])
-            moved = F.rms_norm(state + self.write(inner), state.shape[-1:]) * self.scale[books]
-            return moved, moved
-        read = state + self.distance[distance]
+        if self.config.kind == "medusa":
+            inner = self.read(torch.cat([state, code], dim=-1))[:, None] + self.place[books, 1 : count + 1]
+            return state[:, None] + self.write(F.silu(inner))
+        read = state[:, None] + self.distance[1 : count + 1]
         if self.config.kind == "gated":
-            read = read + self.gate[distance] * code
-        return read, state
+            read = read + self.gate[1 : count + 1] * code[:, None]
+        return read
+
+    def step(self, state: Tensor, code: Tensor, books: Tensor) -> Tensor:
+        """The state (b, E) that guesses the codes of ``books`` (b,), of ``chained`` heads.
+
+        Args:
+            state: State before (b, E).
+            code: Embeddings (b, E) of the code before: of the last one committed, then of those drafted.
+            books: Books that are guessed.
+        """
+        inner = F.silu(self.read(torch.cat([state, code], dim=-1)) + self.place[books])
+        return F.rms_norm(state + self.write(inner), state.shape[-1:]) * self.scale[books]

@@ -3,11 +3,15 @@
 Hu et al., 2026, "Qwen3-TTS Technical Report": the talker's input of a frame is the sum of the embeddings of all its codes and of a text
 embedding, its output draws code 0 or the end; the code predictor draws codes 1 to G - 1 one after the other from the talker's state.
 
-Symbols: R rows, N tokens, L text tokens, T frames, G codes a frame, K codes of a book, D talker width, E predictor width.
+Frames may be stacked: one step of the talker then draws several, which the code predictor spells out as if they were one with as many more
+codes (as the frame stacking of NVIDIA's MagpieTTS). An end lies before a stack; speech that fills none is followed by silence.
+
+Symbols: R rows, N tokens, L text tokens, T steps, G codes a step, K codes of a book, D talker width, E predictor width.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +22,10 @@ from torch.nn.functional import silu
 
 from mmspec.models.strict import StrictModelMixin
 from mmspec.speech.qwen_layers import QwenStack, StackSizes
+from mmspec.speech.text_track import TextTrack
+
+LONGEST = 25.0
+"""Steps that a character may be planned to last; an untrained head would say anything."""
 
 
 class TextProjection(nn.Module):
@@ -70,17 +78,42 @@ class CodePredictor(nn.Module):
         return torch.einsum("rne,rnke->rnk", hidden, heads).float()
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A text made ready to be spoken.
+
+    Attributes:
+        prompt: Inputs (P, D) of the talker before the first step that it draws.
+        track: What is added to the inputs of the first steps drawn (T, D); none where the text is in the prompt.
+        behind: What is added to the inputs of steps behind the track (D,).
+    """
+
+    prompt: Tensor
+    track: Tensor
+    behind: Tensor
+
+    def beside(self, steps: int) -> Tensor:
+        """What is added to the inputs of ``steps`` steps drawn (steps, D)."""
+        table = self.behind.repeat(steps, 1)
+        count = min(steps, len(self.track))
+        table[:count] = self.track[:count]
+        return table
+
+
 class SpeechTalker(StrictModelMixin, ConfigMixin):
     """Text to residual codes.
 
     Args:
         text_vocab_size, text_hidden_size: Size and width of the text embedding.
-        num_codebooks, num_codes: G and K.
+        num_codebooks, num_codes: Of a frame, and K.
         hidden_size, num_layers, num_heads, num_kv_heads, head_dim, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, ...: Of the code predictor.
         first_vocab_size: Tokens of code 0: the K codes, then special ones.
         pad_code, begin_code, end_code: Special tokens of code 0.
-        pad_text: Text token that accompanies frames.
+        pad_text: Text token that accompanies frames, and stands for silence around a text track.
+        track_blocks: Blocks of the :class:`TextTrack`; 0 puts the text into the prompt, as Qwen3-TTS does.
+        frame_stack: Frames of a step; G is then ``num_codebooks * frame_stack``, each place in the stack with embeddings
+            and heads of its own.
 
     Raises:
         ValueError: If sizes do not fit.
@@ -112,6 +145,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
         pad_text: int = 0,
         rope_theta: float = 10_000.0,
         norm_eps: float = 1e-6,
+        track_blocks: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         super().__init__()
         specials = (pad_code, begin_code, end_code)
@@ -120,6 +155,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
                 f"Special tokens {specials} must lie in [{num_codes}, {first_vocab_size}), and `num_codebooks` "
                 f"({num_codebooks}) must be at least 2."
             )
+        if frame_stack < 1:
+            raise ValueError(f"`frame_stack` must be at least 1, got {frame_stack}.")
         shared = {"rope_theta": rope_theta, "norm_eps": norm_eps}
         sizes = StackSizes(
             hidden_size=hidden_size, num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_kv_heads,
@@ -131,30 +168,67 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
             intermediate_size=predictor_intermediate_size, **shared,
         )  # fmt: skip
         self.text_embedding = nn.Embedding(text_vocab_size, text_hidden_size)
-        self.text_projection = TextProjection(text_hidden_size, hidden_size)
+        self.text_projection = None if track_blocks else TextProjection(text_hidden_size, hidden_size)
+        self.text_track = (
+            TextTrack(text_vocab_size, text_hidden_size, hidden_size, track_blocks) if track_blocks else None
+        )
         self.codec_embedding = nn.Embedding(first_vocab_size, hidden_size)
         self.stack = QwenStack(sizes)
         self.codec_head = nn.Linear(hidden_size, first_vocab_size, bias=False)
-        self.code_predictor = CodePredictor(hidden_size, num_codebooks, num_codes, inner)
+        self.code_predictor = CodePredictor(hidden_size, self.codes_per_step, num_codes, inner)
+
+    @property
+    def codes_per_step(self) -> int:
+        """G, the codes that follow one call of the talker."""
+        return int(self.config.num_codebooks * self.config.frame_stack)
 
     def get_output_embeddings(self) -> nn.Linear:
         """The head of code 0, by which drafters know their target."""
         return self.codec_head
 
     def text(self, tokens: Tensor) -> Tensor:
-        """Projected embeddings (..., D) of text ``tokens`` (...)."""
+        """Projected embeddings (..., D) of text ``tokens`` (...), of a talker that reads them in its prompt."""
+        assert self.text_projection is not None
         return self.text_projection(self.text_embedding(tokens))
 
-    def prompt(self, tokens: Tensor) -> Tensor:
-        """Inputs (R, L + 1, D) of text ``tokens`` (R, L), each beside the pad code, and of the start of speech."""
-        pad = tokens.new_tensor([self.config.pad_text])
-        begin = self.codec_embedding(tokens.new_tensor([self.config.begin_code])) + self.text(pad)
-        read = self.text(tokens) + self.codec_embedding(tokens.new_tensor([self.config.pad_code]))
-        return torch.cat([read, begin.expand(len(tokens), 1, -1)], dim=1)
+    def read(self, tokens: Tensor, before: Tensor | None = None, heard: int = 0, speed: float = 1.0) -> Reading:
+        """Make a text ready.
+
+        Args:
+            tokens: Its tokens (L,), behind those of the reference's text.
+            before: Codes (F, G) of the F steps of a reference recording that the speech continues.
+            heard: Tokens that are said in the reference.
+            speed: Divides the durations; other values than 1 need a text track.
+
+        Raises:
+            ValueError: If the talker has no text track and ``speed`` is not 1.
+        """
+        begin = self.codec_embedding(tokens.new_tensor([self.config.begin_code]))
+        recorded = begin if before is None else torch.cat([begin, self.frames(before[None])[0]])
+        if self.text_track is None:
+            if speed != 1.0:
+                raise ValueError(f"`speed` is {speed}, but this talker has no text track that could be read faster.")
+            pad = self.text(tokens.new_tensor([self.config.pad_text]))
+            read = self.text(tokens) + self.codec_embedding(tokens.new_tensor([self.config.pad_code]))
+            return Reading(torch.cat([read, recorded + pad]), pad[:0], pad[0])
+        track = self._lay_out(tokens, len(recorded) - 1, heard, speed)
+        return Reading(recorded + track[: len(recorded)], track[len(recorded) :], torch.zeros_like(track[0]))
+
+    def _lay_out(self, tokens: Tensor, recorded: int, heard: int, speed: float) -> Tensor:
+        """The track (T, D) of ``tokens`` (L,), the first ``heard`` of which fill ``recorded`` steps."""
+        assert self.text_track is not None
+        text = with_silence(tokens, self.config.pad_text)[None]
+        states = self.text_track(self.text_embedding(text))
+        durations = self.text_track.durations(text).exp().clamp_max(LONGEST)
+        old, new = durations[:, : heard + 1], durations[:, heard + 1 :]
+        rate = recorded / old.sum() if recorded else 1 / speed
+        durations = torch.cat([old * rate, new / speed], dim=1)
+        steps = int(durations.sum().ceil()) + 1
+        return self.text_track.spread(states, durations, max(steps, recorded + 1))[0]
 
     def frames(self, codes: Tensor) -> Tensor:
-        """Inputs (R, T, D) of frames of ``codes`` (R, T, G)."""
-        summed = self.codec_embedding(codes[..., 0]) + self.text(codes.new_tensor([self.config.pad_text]))
+        """Summed embeddings (R, T, D) of steps of ``codes`` (R, T, G)."""
+        summed = self.codec_embedding(codes[..., 0])
         for book, embedding in enumerate(self.code_predictor.codec_embedding, start=1):
             summed = summed + embedding(codes[..., book])
         return summed
@@ -171,3 +245,8 @@ class SpeechTalker(StrictModelMixin, ConfigMixin):
     def forward(self, inputs: Tensor, positions: Tensor, mask: Tensor | None = None, cache: Any = None) -> Tensor:
         """Talker states (R, N, D) for ``inputs`` (R, N, D) at ``positions``."""
         return self.stack(inputs, positions, mask, cache)
+
+
+def with_silence(tokens: Tensor, silence: int) -> Tensor:
+    """``tokens`` (L,) with a token of silence at either end (L + 2,)."""
+    return torch.nn.functional.pad(tokens, (1, 1), value=silence)

@@ -1,6 +1,6 @@
 """The talker of :mod:`mmspec.speech.talker` behind the target of residual codes.
 
-Symbols: B rows, b rows of a call, L text tokens, G codes a frame, D talker width, E predictor width.
+Symbols: B rows, b rows of a call, L text tokens, G codes a step, D talker width, E predictor width.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from mmspec.runner.cache import SpecCache
 from mmspec.speech.frame_model import InnerSession
-from mmspec.speech.talker import SpeechTalker
+from mmspec.speech.talker import Reading, SpeechTalker
 
 
 class TalkerInner:
-    """Keys and values of the code predictor for the frame of one row."""
+    """Keys and values of the code predictor for the frame, or stack of frames, of one row."""
 
     def __init__(self, talker: SpeechTalker) -> None:
         self.talker = talker
-        self.cache = SpecCache(1, 2 * talker.config.num_codebooks, talker.device)
+        self.cache = SpecCache(1, 2 * talker.codes_per_step, talker.device)
         self.length = 0
 
     def extend(self, inputs: Tensor) -> Tensor:
@@ -39,23 +39,24 @@ class TalkerInner:
 
 
 class TalkerModel:
-    """A :class:`mmspec.speech.frame_model.FrameModel` over :class:`SpeechTalker`.
+    """A :class:`mmspec.speech.frame_model.FrameModel` over :class:`SpeechTalker`; a stack of frames is one frame to it.
 
     Args:
         talker: The network.
-        prompts: Inputs of each row's prompt (L_b, D), ending with the start of speech, as ``talker.prompt`` makes them;
-            frames of a reference may follow.
-        max_frames: Frames that a row may have.
+        readings: The text of each row, as ``talker.read`` makes it ready.
+        max_steps: Steps of the talker that a row may have.
     """
 
-    def __init__(self, talker: SpeechTalker, prompts: Sequence[Tensor], max_frames: int) -> None:
+    def __init__(self, talker: SpeechTalker, readings: Sequence[Reading], max_steps: int) -> None:
         self.network = talker
-        self.num_codebooks: int = talker.config.num_codebooks
+        self.num_codebooks: int = talker.codes_per_step
         self.vocab_size: int = talker.config.first_vocab_size
         self.device = talker.device
-        self._prompts = list(prompts)
-        self._lengths = [len(prompt) for prompt in prompts]
-        self.cache = SpecCache(len(prompts), max(self._lengths) + max_frames + 1, self.device)
+        self._prompts = [reading.prompt for reading in readings]
+        self._lengths = [len(prompt) for prompt in self._prompts]
+        self._beside = torch.stack([reading.beside(max_steps + 1) for reading in readings])  # (B, steps, D)
+        self._spoken = torch.zeros(len(readings), dtype=torch.long, device=self.device)
+        self.cache = SpecCache(len(readings), max(self._lengths) + max_steps + 1, self.device)
 
     def allowed(self) -> Tensor:
         config = self.network.config
@@ -82,15 +83,19 @@ class TalkerModel:
             self._lengths[row] += 1
         longest = max(self._lengths[row] for row in called)
         self.cache.plan(1, longest, only=rows)
-        inputs = self.network.frames(codes[:, None])
+        spoken = self._spoken if rows is None else self._spoken[rows]
+        beside = self._beside[torch.arange(len(spoken), device=self.device) if rows is None else rows, spoken]
+        inputs = self.network.frames(codes[:, None]) + beside[:, None]
         mask = None
         if len(codes) > 1:
             mask = (torch.arange(longest, device=self.device) <= lengths[:, None])[:, None, None]
         hidden = self.network(inputs, lengths[:, None], mask, self.cache)[:, 0]
         if rows is None:
-            self.cache.lengths = self.cache.lengths + 1
+            self.cache.lengths, self._spoken = self.cache.lengths + 1, self._spoken + 1
         else:
-            self.cache.lengths = self.cache.lengths.index_add(0, rows, torch.ones_like(rows))
+            once = torch.ones_like(rows)
+            self.cache.lengths = self.cache.lengths.index_add(0, rows, once)
+            self._spoken = self._spoken.index_add(0, rows, once)
         return self.network.codec_head(hidden).float(), hidden
 
     def inner_inputs(self, states: Tensor | None, codes: Tensor, first: int) -> Tensor:
@@ -123,4 +128,5 @@ class TalkerModel:
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows)
+        self._beside, self._spoken = self._beside[rows], self._spoken[rows]
         self._lengths = [self._lengths[row] for row in rows.tolist()]

@@ -26,6 +26,7 @@ from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
+from mmspec.speech.talker import Reading
 from mmspec.speech.talker_model import TalkerModel
 
 SENTENCES = "sentences.json"
@@ -92,9 +93,10 @@ class CallCosts:
 @torch.no_grad()
 def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
     """Time the calls of ``pipe`` behind a prompt and speech of usual length, the kinds taking turns."""
-    talker, books = pipe.talker, pipe.talker.config.num_codebooks
+    talker, books = pipe.talker, pipe.talker.codes_per_step
     device = talker.device
-    model = TalkerModel(talker, [torch.zeros(40, talker.config.hidden_size, device=device)], 4 * repeats + 40)
+    nothing = torch.zeros(40, talker.config.hidden_size, device=device)
+    model = TalkerModel(talker, [Reading(nothing, nothing[:0], nothing[0])], 4 * repeats + 40)
     _, states = model.prefill()
     frame = torch.zeros(1, books, dtype=torch.long, device=device)
     for _ in range(20):
@@ -167,7 +169,7 @@ def figures(method: TtsMethod, outcomes: dict[str, Outcome], costs: CallCosts, p
     return MethodFigures(
         name=method.name, default=method.default, peer=False, guarantee=guarantee.value, items=len(outcome.samples),
         tokens_equal=equal, forwards=sum(stats.calls.values()), forwards_ratio=theirs / ours,
-        tokens_per_forward=codes_per_call(outcome, pipe.talker.config.num_codebooks),
+        tokens_per_forward=codes_per_call(outcome, pipe.talker.codes_per_step),
         wall_ratio=wall_ratio / sound, model_share=stats.model_share, peak_memory_ratio=None,
         limit_fraction=wall_ratio / limit, deviation=None, quality=_quality(outcome, plain),
     )  # fmt: skip

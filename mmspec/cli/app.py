@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import mmspec
-from mmspec.cli import bench, convert, demo, doctor, image, models, speak, train, transcribe, video
+from mmspec.cli import batch, bench, convert, demo, doctor, image, models, speak, train, transcribe, video
 from mmspec.cli.errors import CommandGroup
 from mmspec.cli.output import say
 
@@ -45,6 +45,7 @@ app.command("image", rich_help_panel="Run")(image.image)
 app.command("video", rich_help_panel="Run")(video.video)
 app.command("transcribe", rich_help_panel="Run")(transcribe.transcribe)
 app.command("speak", rich_help_panel="Run")(speak.speak)
+app.command("batch", rich_help_panel="Run")(batch.batch)
 app.add_typer(bench.app, name="bench", rich_help_panel="Measure")
 app.command("models", rich_help_panel="Look up")(models.models)
 app.command("doctor", rich_help_panel="Look up")(doctor.doctor)

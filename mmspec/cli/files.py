@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from mmspec.pipelines.pictures import png_bytes
 
 IMAGE_SUFFIXES = (".png",)
 _OTHER_IMAGES = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -78,15 +78,3 @@ class PictureWriter:
         with path.open("wb" if self.overwrite else "xb") as file:  # "x": two runs at once cannot take one name
             file.write(content)
         return path
-
-
-def png_bytes(picture: Any, facts: Mapping[str, Any]) -> bytes:
-    """A PNG of ``picture`` with one text chunk per fact; values that are no strings are JSON."""
-    from PIL.PngImagePlugin import PngInfo
-
-    info = PngInfo()
-    for key, value in facts.items():
-        info.add_itxt(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", pnginfo=info)
-    return buffer.getvalue()

@@ -44,10 +44,11 @@ def is_terminal() -> bool:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, where that is a terminal; yields the function to tell the finished count."""
-    from rich.progress import Progress
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error, where that is a terminal; yields the function to tell the finished count and a note."""
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=_err, transient=True, disable=not is_terminal()) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=_err, transient=True, disable=not is_terminal()) as bar:
+        task = bar.add_task(what, total=total, note="")
+        yield lambda done, note="": bar.update(task, completed=done, note=note)

@@ -35,12 +35,24 @@ def speak(
     reference_text: Annotated[str | None, typer.Option(help="What is said in it.")] = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Above 1 shuns repeated first codes.", rich_help_panel=options.SAMPLING),
+    ] = None,
     residual_temperature: Annotated[
         float | None, typer.Option(help="Of the residual codes.", rich_help_panel=options.SAMPLING)
     ] = None,
     residual_top_k: Annotated[
         int | None, typer.Option(help="Of the residual codes.", rich_help_panel=options.SAMPLING)
     ] = None,
+    speed: Annotated[float, typer.Option(help="Rate of the speech, 0.5 to 2.")] = 1.0,
+    depth: Annotated[
+        str,
+        typer.Option(
+            help="How residual codes are drawn: ar, or maskgit, in parallel, with a law of its own, if the voice has it."
+        ),
+    ] = "ar",
+    depth_steps: Annotated[int, typer.Option(help="Calls a frame of maskgit.")] = 3,
     max_frames: Annotated[int | None, typer.Option(help="Most frames of an utterance.")] = None,
     drafter: options.DrafterName = None,
     acceptance: options.AcceptanceName = None,
@@ -55,15 +67,18 @@ def speak(
     """
     if plain and (drafter or acceptance or assignments):
         raise ValueError("--plain decodes without speculation; leave out --drafter, --acceptance and --set.")
+    if depth == "maskgit" and (plain or drafter or acceptance or assignments):
+        raise ValueError("--depth maskgit takes no drafts; leave out --plain, --drafter, --acceptance and --set.")
     if stream is not None and len(texts) != 1:
         raise ValueError(f"--stream writes one text, but there are {len(texts)}.")
     targets = _targets(texts, out, overwrite) if stream is None else []
     pipe = load_voice(model, device, dtype)
     set_method(pipe, drafter, acceptance, assignments or [])
     asked: dict[str, Any] = {
-        "seed": seed, "temperature": temperature, "top_k": top_k, "residual_temperature": residual_temperature,
-        "residual_top_k": residual_top_k, "max_frames": max_frames, "reference": reference,
-        "reference_text": reference_text, "speculate": not plain, "output_type": "pcm",
+        "seed": seed, "temperature": temperature, "top_k": top_k, "repetition_penalty": repetition_penalty,
+        "residual_temperature": residual_temperature, "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
+        "reference_text": reference_text, "speculate": not plain, "depth": depth, "depth_steps": depth_steps,
+        "output_type": "pcm",
     }  # fmt: skip
     if stream is not None:
         _stream(pipe, texts[0], stream, overwrite, asked)

@@ -33,6 +33,17 @@ def data(data: Annotated[Path, typer.Option(help="Folder for packages and record
 
 
 @app.command()
+def alignment(data: Data) -> None:
+    """Find where the characters are in the recordings, with the embedded recogniser; takes some minutes.
+
+    [bold]Example[/]: mmspec train tts alignment --data voice
+    """
+    from mmspec.training.tts_alignment import build
+
+    tell_files([build(data)])
+
+
+@app.command()
 def quantizer(
     data: Data, output: Output, seed: Seed = None, device: Device = "auto", settings: Settings = None
 ) -> None:
@@ -92,35 +103,34 @@ def talker(
 
 
 @app.command()
-def predictor(
+def durations(
     data: Data,
     quantizer: Quantizer,
     talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
     output: Output,
     steps: Steps = None,
     minutes: Minutes = None,
-    batch_size: BatchSize = None,
     seed: Seed = None,
     device: Device = "auto",
     resume: Resume = False,
     settings: Settings = None,
 ) -> None:
-    """Train the code predictor further, with the talker frozen.
+    """Train how long characters last, with the rest of the talker frozen.
 
-    [bold]Example[/]: mmspec train tts predictor --data voice --quantizer runs/quantizer --talker runs/talker --output runs/voice --steps 2000
+    [bold]Example[/]: mmspec train tts durations --data voice --quantizer runs/quantizer --talker runs/talker --output runs/voice --steps 1000
     """
     given = {
         "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
-        "batch_size": batch_size, "seed": seed, "resume": resume,
+        "seed": seed, "resume": resume,
     }  # fmt: skip
-    run_recipe("mmspec.training.tts_predictor", "PredictorConfig", given, device, settings)
+    run_recipe("mmspec.training.tts_durations", "DurationsConfig", given, device, settings)
 
 
 @app.command()
 def drafter(
     data: Data,
     quantizer: Quantizer,
-    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts predictor'.")],
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts durations'.")],
     output: Output,
     steps: Steps = None,
     minutes: Minutes = None,
@@ -132,7 +142,7 @@ def drafter(
 ) -> None:
     """Train the learned part of the residual drafter on codes that the model draws itself.
 
-    [bold]Example[/]: mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps 1500
+    [bold]Example[/]: mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/durations --output runs/drafter --steps 1500
     """
     given = {
         "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
@@ -142,20 +152,53 @@ def drafter(
 
 
 @app.command()
+def maskgit(
+    data: Data,
+    quantizer: Quantizer,
+    talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts durations'.")],
+    output: Output,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    settings: Settings = None,
+) -> None:
+    """Train a network that fills residual codes in parallel, for 'mmspec speak --depth maskgit'; an option of a voice.
+
+    [bold]Example[/]: mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/durations --output runs/maskgit --steps 2000
+    """
+    given = {
+        "data": data, "quantizer": quantizer, "talker": talker, "output": output, "steps": steps, "minutes": minutes,
+        "batch_size": batch_size, "seed": seed, "resume": resume,
+    }  # fmt: skip
+    run_recipe("mmspec.training.tts_maskgit", "MaskPredictorConfig", given, device, settings)
+
+
+@app.command()
 def export(
     data: Data,
     quantizer: Quantizer,
     codec: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts codec'.")],
     talker: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts talker'.")],
+    durations: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts durations'.")],
     drafter: Annotated[Path, typer.Option(help="Output folder of 'mmspec train tts drafter'.")],
     output: Output,
+    maskgit: Annotated[
+        Path | None, typer.Option(help="Output folder of 'mmspec train tts maskgit', if there is one.")
+    ] = None,
+    assessment: Annotated[Path | None, typer.Option(help="Text file: how it sounds, for the card.")] = None,
 ) -> None:
     """Write the trained voice and its card. Needs jiwer and pocketsphinx.
 
-    [bold]Example[/]: mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter -o tiny-tts
+    [bold]Example[/]: mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --durations runs/durations --drafter runs/drafter -o tiny-tts
     """
     from mmspec.training.tts_export import ExportConfig
     from mmspec.training.tts_export import export as write
 
-    config = ExportConfig(data=data, quantizer=quantizer, codec=codec, talker=talker, drafter=drafter)
-    tell_files([write(config, output)])
+    config = ExportConfig(
+        data=data, quantizer=quantizer, codec=codec, talker=talker, durations=durations, drafter=drafter, maskgit=maskgit
+    )  # fmt: skip
+    said = "" if assessment is None else assessment.read_text().strip()
+    tell_files([write(config, output, said)])

@@ -117,14 +117,4 @@ def rendered(file: Path, output: Any, kind: str) -> str:
 
 def facts(file: Path, output: Any) -> dict[str, Any]:
     """Everything about the transcript of one recording, as plain values."""
-    from dataclasses import asdict
-
-    return {
-        "file": str(file),
-        "seconds": output.seconds[0],
-        "text": output.texts[0],
-        "confidence": output.confidences[0],
-        "decision": output.decisions[0],
-        "segments": [asdict(segment) for segment in output.segments[0]],
-        "stats": output.stats.summary(),
-    }
+    return {"file": str(file), **output.facts(0), "stats": output.stats.summary()}

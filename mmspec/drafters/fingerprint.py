@@ -7,6 +7,7 @@ pass for the first.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -33,31 +34,34 @@ def fingerprint(network: Any) -> dict[str, Any]:
     return {"class": type(network).__name__, "settings": settings, "head": _probe(_head(network))}
 
 
-def check_fingerprint(wanted: dict[str, Any], network: Any) -> None:
-    """Compare ``network`` with the fingerprint ``wanted`` of a drafter.
+def check_fingerprint(wanted: dict[str, Any], network: Any, part: str = "drafter") -> None:
+    """Compare ``network`` with the fingerprint ``wanted`` of a drafter, or of another ``part`` that was made for a target.
+
+    A setting that the network's class had not yet when the print was made counts as its default.
 
     Raises:
         ValueError: Naming what differs, with both values.
     """
     found = fingerprint(network)
     if found["class"] != wanted["class"]:
-        _refuse(f"its class is {wanted['class']}, the target's {found['class']}")
-    names = wanted["settings"].keys() | found["settings"].keys()
+        _refuse(part, f"its class is {wanted['class']}, the target's {found['class']}")
+    defaults = {name: own.default for name, own in inspect.signature(type(network).__init__).parameters.items()}
+    old = {name: defaults.get(name) for name in found["settings"]} | wanted["settings"]
     differences = [
-        f"`{name}` {wanted['settings'].get(name)!r} instead of {found['settings'].get(name)!r}"
-        for name in sorted(names)
-        if wanted["settings"].get(name) != found["settings"].get(name)
+        f"`{name}` {old[name]!r} instead of {found['settings'].get(name)!r}"
+        for name in sorted(old)
+        if old[name] != found["settings"].get(name)
     ]
     if differences:
-        _refuse("its target had " + ", ".join(differences))
+        _refuse(part, "its target had " + ", ".join(differences))
     there, here = torch.tensor(wanted["head"]), torch.tensor(found["head"])
     if len(here) and len(there) and float((there - here).norm()) > _TOLERANCE * float(there.norm()):
-        _refuse("its target has the same sizes, but other weights")
+        _refuse(part, "its target has the same sizes, but other weights")
 
 
-def _refuse(reason: str) -> None:
+def _refuse(part: str, reason: str) -> None:
     raise ValueError(
-        f"`drafter` was made for another target: {reason}. Load the drafter of this checkpoint, or train one for it "
+        f"`{part}` was made for another target: {reason}. Load the {part} of this checkpoint, or train one for it "
         "with `mmspec train`."
     )
 

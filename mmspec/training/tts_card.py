@@ -28,7 +28,7 @@ tags: [text-to-speech, speculative-decoding, residual-vector-quantization]
 
 # mmspec/tiny-tts
 
-A very small voice: a talker and a code predictor in the layout of Qwen3-TTS, and a codec with {books} codes a frame. It exists so
+A very small voice: a talker and a code predictor in the layout of Qwen3-TTS but for the text, which lies beside the frames with planned durations, and a codec with {books} codes a frame. It exists so
 that mmspec's demonstration, tests and benchmarks run a real, trained model anywhere, in seconds, without a download. It was over-fitted on
 purpose to {recordings} telephone prompts ({minutes:.1f} minutes) of one speaker: it repeats those, and other texts badly.
 
@@ -38,9 +38,10 @@ Input: characters (a-z, apostrophe, space, comma, full stop). Numbers and a few 
 
 | folder | what | parameters | stored |
 | --- | --- | --- | --- |
-| `talker` | {layers} layers, width {width}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
+| `talker` | {layers} layers, width {width}{stack}; predictor: {inner_layers} layers, width {inner_width} | {talker:,} | float16 |
 | `codec` | {frame_rate:g} frames a second, {books} codebooks of {codes}; causal decoder with inverse transform, 16 kHz | {codec:,} | float16 |
 | `drafter` | `ResidualDrafter`, {kind} | {heads:,}, {share:.2%} of the talker's | float16 |
+{mask_part}
 
 Run it in float32. Recommended sampling, which a call uses by default: code 0 temperature {first_temperature:g}, top-k
 {first_top_k}; residual codes temperature {rest_temperature:g}, top-k {rest_top_k}.
@@ -66,7 +67,9 @@ kept from training; an over-fitted voice is not expected to read them.
 | trained recordings | {first:.2f} | {rest:.2f} |
 | held-out recordings | {first_out:.2f} | {rest_out:.2f} |
 
-{assessment}
+Planned durations differ from the alignment by {character:.2f} frames a character on trained recordings, {character_out:.2f} on held-out ones.
+
+{mask_measured}{assessment}
 
 ## Training
 
@@ -74,20 +77,46 @@ kept from training; an over-fitted voice is not expected to read them.
 | --- | --- | --- |
 {stages}
 
-on two shared cores of a server processor, one thread each; minutes are wall time on a busy machine. Codes by k-means, then AdamW with a
+on two shared cores of a server processor, one thread each; minutes are wall time on a busy machine. Characters were aligned with `mmspec/tiny-asr`. Codes by k-means with a price on rare ones, then AdamW with a
 cosine schedule.
 
 ```
 mmspec train tts data --data voice
+mmspec train tts alignment --data voice
 mmspec train tts quantizer --data voice --output runs/quantizer
 mmspec train tts codec --data voice --quantizer runs/quantizer --output runs/codec --steps {codec_steps}
 mmspec train tts talker --data voice --quantizer runs/quantizer --output runs/talker --steps {talker_steps}
-mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/talker --output runs/drafter --steps {drafter_steps}
-mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --drafter runs/drafter -o tiny-tts
+mmspec train tts durations --data voice --quantizer runs/quantizer --talker runs/talker --output runs/durations --steps {durations_steps}
+mmspec train tts drafter --data voice --quantizer runs/quantizer --talker runs/durations --output runs/drafter --steps {drafter_steps}
+{mask_command}mmspec train tts export --data voice --quantizer runs/quantizer --codec runs/codec --talker runs/talker --durations runs/durations --drafter runs/drafter{mask_option} -o tiny-tts
 ```
 
 Data and licence: see NOTICE.
 """
+
+
+MASK_PART = '| `mask_predictor` | MaskGIT, {layers} layers, width {width}; for `depth="maskgit"` | {parameters:,} | float16 |\n'
+MASK_MEASURED = (
+    "`mask_predictor` fills residual codes in parallel, by a law of its own; cross-entropy of masked codes: {trained:.2f} nats on "
+    "trained recordings, {held_out:.2f} on held-out ones.\n\n"
+)
+MASK_COMMAND = "mmspec train tts maskgit --data voice --quantizer runs/quantizer --talker runs/durations --output runs/maskgit --steps {steps}\n"
+
+
+def mask_lines(pipe: TextToSpeechPipeline, training: dict[str, Any]) -> dict[str, str]:
+    """What the card says of a mask predictor; nothing where there is none."""
+    if pipe.mask_predictor is None:
+        return dict.fromkeys(("mask_part", "mask_measured", "mask_command", "mask_option"), "")
+    config, report = pipe.mask_predictor.config, training["reports"]["maskgit"]
+    losses = {name: report[name]["masked_code_loss"] for name in ("trained", "held_out")}
+    return {
+        "mask_part": MASK_PART.format(
+            layers=config.num_layers, width=config.hidden_size, parameters=_count(pipe.mask_predictor)
+        ),
+        "mask_measured": MASK_MEASURED.format(**losses),
+        "mask_command": MASK_COMMAND.format(steps=training["stages"]["maskgit"]["steps"]),
+        "mask_option": " --maskgit runs/maskgit",
+    }
 
 
 def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment: str) -> str:
@@ -104,7 +133,7 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
     return CARD.format(
         books=codec.num_codebooks, codes=codec.num_codes, frame_rate=pipe.codec.frame_rate,
         recordings=training["recordings"], minutes=training["minutes_of_speech"], layers=talker.num_layers,
-        width=talker.hidden_size, inner_layers=talker.predictor_layers, inner_width=talker.predictor_hidden_size,
+        stack=f", {talker.frame_stack} frames a step" if talker.frame_stack > 1 else "", width=talker.hidden_size, inner_layers=talker.predictor_layers, inner_width=talker.predictor_hidden_size,
         talker=_count(pipe.talker), codec=_count(pipe.codec), heads=_count(heads), kind=pipe.drafter.kind,
         share=_count(heads) / _count(pipe.talker), rows="\n".join(rows), stages="\n".join(steps),
         codec_mel=reports["codec"]["trained"]["mel_distance"], codec_sdr=reports["codec"]["trained"]["si_sdr"],
@@ -113,7 +142,8 @@ def model_card(pipe: TextToSpeechPipeline, training: dict[str, Any], assessment:
         first_out=reports["talker"]["held_out"]["first_code_loss"],
         rest_out=reports["talker"]["held_out"]["residual_code_loss"], assessment=assessment,
         codec_steps=stages["codec"]["steps"], talker_steps=stages["talker"]["steps"],
-        drafter_steps=stages["drafter"]["steps"], **sampling,
+        drafter_steps=stages["drafter"]["steps"], durations_steps=stages["durations"]["steps"],
+        character=reports["durations"]["trained"]["character"], character_out=reports["durations"]["held_out"]["character"], **sampling, **mask_lines(pipe, training),
     ).replace("\n\n\n", "\n\n")  # fmt: skip
 
 

@@ -28,7 +28,8 @@ from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
 from mmspec.training.loop import LoopConfig, fit, step_generator
 from mmspec.training.tts_documents import pack
-from mmspec.training.tts_talker import TalkerConfig, load_encoder, read_material, reader, specials
+from mmspec.training.tts_states import open_talker
+from mmspec.training.tts_talker import specials
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Drawn:
 @torch.no_grad()
 def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterConfig) -> Drawn:
     """Draw a frame for each of the talker ``states`` (M, D), all residual codes one after the other."""
-    predictor, books, codes = talker.code_predictor, talker.config.num_codebooks, talker.config.num_codes
+    predictor, books, codes = talker.code_predictor, talker.codes_per_step, talker.config.num_codes
     generator = step_generator(config.seed, -1)
 
     def gumbel(*shape: int) -> Tensor:
@@ -121,14 +122,14 @@ def draw_frames(talker: SpeechTalker, states: Tensor, config: ResidualDrafterCon
 @torch.no_grad()
 def collect(config: ResidualDrafterConfig) -> tuple[SpeechTalker, Drawn]:
     """The trained talker, and frames drawn from states that it has while it reads the recordings."""
-    talker = SpeechTalker.from_pretrained(config.talker / "talker").eval().requires_grad_(False)
-    base = TalkerConfig(data=config.data, quantizer=config.quantizer, output=config.output, steps=1)
-    material, _ = read_material(base, load_encoder(config.quantizer))
-    trainer = reader(talker, base)
+    trainer, material, _ = open_talker(config.data, config.quantizer, config.talker)
+    talker = trainer.talker.requires_grad_(False)
     order = torch.randperm(len(material), generator=step_generator(config.seed, 0)).tolist()
     found, count = [], 0
     for start in range(0, len(order), 40):
-        packed = pack([material[place] for place in order[start : start + 40]], base.row_width, specials(talker))
+        packed = pack(
+            [material[place] for place in order[start : start + 40]], trainer.config.row_width, specials(talker)
+        )
         states = trainer.states(packed, packed.codes).flatten(0, 1)
         found.append(states[packed.is_frame.flatten().nonzero()[:, 0] - 1])
         count += len(found[-1])
@@ -143,7 +144,7 @@ class ResidualHeadsTrainer(nn.Module):
     def __init__(self, heads: ResidualHeads, talker: SpeechTalker, config: ResidualDrafterConfig) -> None:
         super().__init__()
         self.heads, self.config = heads, config
-        model = TalkerModel(talker, [torch.zeros(1, talker.config.hidden_size)], 1)
+        model = TalkerModel(talker, [talker.read(torch.tensor([1]))], 1)
         with torch.no_grad():
             self.register_buffer("table", model.code_table().detach(), persistent=False)
             self.register_buffer("lm_head", talker.code_predictor.lm_head.detach(), persistent=False)
@@ -165,13 +166,19 @@ class ResidualHeadsTrainer(nn.Module):
         for newest in range(books - 1):
             with torch.no_grad():
                 origin = self._start(drawn.states) if newest == 0 else drawn.hidden[:, newest - 1]
-            state = self.heads.begin(origin, torch.full((len(origin),), newest))
-            for distance in range(1, books - newest):
-                book = newest + distance
-                before = book - 1 if self.heads.config.kind == "chained" else newest
-                code = self.table[before, drawn.codes[:, before]]
-                read, state = self.heads.step(state, code, torch.full((len(origin),), book), distance)
-                made.append((newest, distance, process((read @ self.lm_head[book - 1].T).float(), self.soft)))
+            place = torch.full((len(origin),), newest)
+            state, reads = self.heads.begin(origin, place), []
+            if self.heads.config.kind == "chained":
+                for book in range(newest + 1, books):
+                    code = self.table[book - 1, drawn.codes[:, book - 1]]
+                    state = self.heads.step(state, code, torch.full_like(place, book))
+                    reads.append(state)
+            else:
+                code = self.table[newest, drawn.codes[:, newest]]
+                reads = list(self.heads.spread(state, code, place, books - 1 - newest).unbind(1))
+            for distance, read in enumerate(reads, start=1):
+                scores = (read @ self.lm_head[newest + distance - 1].T).float()
+                made.append((newest, distance, process(scores, self.soft)))
         return made
 
     def _ahead(self, drawn: Drawn) -> list[tuple[int, int, Tensor]]:
@@ -234,7 +241,7 @@ def train(config: ResidualDrafterConfig) -> Path:
     drawn = drawn.rows(slice(len(drawn.codes) // 10, None))
     sizes = talker.config
     heads = ResidualHeads(
-        config.kind, sizes.num_codebooks, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
+        config.kind, talker.codes_per_step, sizes.predictor_hidden_size, sizes.hidden_size, config.hidden_size,
         target=fingerprint(talker),
     )  # fmt: skip
     trainer = ResidualHeadsTrainer(heads, talker, config)

@@ -12,6 +12,7 @@ import torch
 
 from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
 from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.mask_predictor import MaskPredictor
 from mmspec.speech.residual_drafter import ResidualDrafter
 from mmspec.speech.talker import SpeechTalker
 from mmspec.training.asr_card import LICENSE
@@ -23,13 +24,18 @@ from mmspec.training.tts_eval import measure
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings."""
+    """Where the stages lie: output folders of ``mmspec train tts``, and the folder of the recordings; ``maskgit`` may be left out.
+
+    The network itself is that of ``durations``; ``talker`` has its measurements.
+    """
 
     data: Path
     quantizer: Path
     codec: Path
     talker: Path
+    durations: Path
     drafter: Path
+    maskgit: Path | None = None
 
 
 def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Path:
@@ -47,13 +53,13 @@ def export(config: ExportConfig, folder: str | Path, assessment: str = "") -> Pa
     pipe = assemble(config)
     recordings = read_recordings(config.data)
     # stored weights are rounded; what is measured is what ships
-    pipe.talker.half().float()
-    pipe.codec.half().float()
+    for part in (pipe.talker, pipe.codec, pipe.mask_predictor):
+        if part is not None:
+            part.half().float()
     measured = measure(pipe, recordings)
-    stages = {name: read_progress(getattr(config, name)) for name in ("codec", "talker", "drafter")}
-    reports = {
-        name: _read(getattr(config, name) / "report.json") for name in ("quantizer", "codec", "talker", "drafter")
-    }
+    trained = ["codec", "talker", "durations", "drafter", *(["maskgit"] if config.maskgit else [])]
+    stages = {name: read_progress(getattr(config, name)) for name in trained}
+    reports = {name: _read(getattr(config, name) / "report.json") for name in ("quantizer", *trained)}
     training: dict[str, Any] = {
         "recordings": len(recordings),
         "minutes_of_speech": sum(len(r.waveform) for r in recordings) / 16_000 / 60,
@@ -72,10 +78,14 @@ def assemble(config: ExportConfig) -> TextToSpeechPipeline:
     """The pipeline of the trained stages, with the sampling that the drafter was trained for."""
     report = _read(config.drafter / "report.json")
     keep = ("temperature", "top_k")
+    mask_predictor = None
+    if config.maskgit is not None:
+        mask_predictor = MaskPredictor.from_pretrained(config.maskgit / "mask_predictor").eval()
     pipe = TextToSpeechPipeline(
-        SpeechTalker.from_pretrained(config.talker / "talker").eval(),
+        SpeechTalker.from_pretrained(config.durations / "talker").eval(),
         SpeechCodec.from_pretrained(config.codec / "codec").eval(),
         ResidualDrafter.from_pretrained(config.drafter / "drafter"),
+        mask_predictor=mask_predictor,
         first={name: report["first"][name] for name in keep},
         rest={name: report["rest"][name] for name in keep},
     )
@@ -85,9 +95,9 @@ def assemble(config: ExportConfig) -> TextToSpeechPipeline:
 
 def write_pipeline(pipe: TextToSpeechPipeline, folder: Path) -> None:
     """The pipeline with its networks in float16, to be run in float32."""
-    for name in ("talker", "codec", "drafter"):
+    for name in ("talker", "codec", "drafter", "mask_predictor"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    parts = [pipe.talker, pipe.codec, pipe.drafter.heads]
+    parts = [pipe.talker, pipe.codec, pipe.drafter.heads, pipe.mask_predictor]
     for part in parts:
         if part is not None:
             part.to(torch.float16)

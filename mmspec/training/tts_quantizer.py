@@ -1,8 +1,9 @@
 """First stage of the embedded voice: the codes. Nothing here needs gradients.
 
 Frames of log-mel spectra are projected on their principal components, and codebooks are fitted one after the other by k-means (Lloyd, 1982)
-to what those before left over (Juang and Gray, 1982, "Multiple stage vector quantization for speech coding"). Frames
-of the recordings start at several offsets, so that codes do not depend on where a frame happens to begin.
+to what those before left over (Juang and Gray, 1982, "Multiple stage vector quantization for speech coding"), with a price on rare
+codes (Chou et al., 1989, "Entropy-constrained vector quantization"). Frames of the recordings start at several offsets, so
+that codes do not depend on where a frame happens to begin.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from mmspec.speech.codec import FrameQuantizer, SpeechCodec, nearest
+from mmspec.speech.codec import FrameQuantizer, SpeechCodec, cheapest
 from mmspec.training.loop import step_generator
 from mmspec.training.tts_data import read_recordings
 
@@ -36,6 +37,7 @@ class QuantizerConfig:
         num_codebooks, num_codes, code_dim: Sizes.
         offsets: Samples at which the frames of a recording start.
         rounds: Rounds of k-means a book.
+        rate_weight: Price of a nat, in squared units of the components; 0 makes all codes equally dear.
         seed: Seed of the first centres.
         device: Where to compute.
     """
@@ -47,12 +49,15 @@ class QuantizerConfig:
     code_dim: int = 96
     offsets: tuple[int, ...] = (0, 213, 427, 640, 853, 1067)
     rounds: int = 15
+    rate_weight: float = 0.1
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         if min(self.num_codebooks, self.code_dim, self.rounds, len(self.offsets)) < 1 or self.num_codes < 2:
             raise ValueError("Sizes, rounds and offsets must be positive, and `num_codes` at least 2.")
+        if self.rate_weight < 0:
+            raise ValueError(f"`rate_weight` must be at least 0, got {self.rate_weight}.")
 
 
 def train(config: QuantizerConfig) -> Path:
@@ -94,31 +99,38 @@ def fit_quantizer(frames: Tensor, config: QuantizerConfig) -> FrameQuantizer:
     covariance = (frames - mean).T @ (frames - mean) / len(frames)
     basis = torch.linalg.eigh(covariance.double()).eigenvectors.flip(1)[:, : config.code_dim].float()
     rest = (frames - mean) @ basis
-    books = []
+    books, prices = [], []
     for index in tqdm(range(config.num_codebooks), desc="codebooks"):
-        book = k_means(rest, config.num_codes, config.rounds, step_generator(config.seed, index))
+        book, dear = k_means(rest, config, step_generator(config.seed, index))
         books.append(book)
-        rest = rest - book[nearest(rest, book)]
-    quantizer.load_state_dict({"mean": mean, "basis": basis, "codebooks": torch.stack(books)})
+        prices.append(dear)
+        rest = rest - book[cheapest(rest, book, dear)]
+    state = {"mean": mean, "basis": basis, "codebooks": torch.stack(books), "prices": torch.stack(prices)}
+    quantizer.load_state_dict(state)
     return quantizer
 
 
-def k_means(vectors: Tensor, count: int, rounds: int, generator: torch.Generator) -> Tensor:
-    """Centres (count, E) of ``vectors`` (n, E); a centre that nothing is close to moves to a random vector.
+def k_means(vectors: Tensor, config: QuantizerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Centres (K, E) of ``vectors`` (n, E) and their prices (K,). The first one starts at zero: it changes nothing.
 
     Raises:
         ValueError: If there are fewer vectors than centres.
     """
+    count = config.num_codes
     if len(vectors) < count:
         raise ValueError(f"{len(vectors)} frames are too few for {count} codes.")
     centres = vectors[torch.randperm(len(vectors), generator=generator)[:count]]
-    for _ in range(rounds):
-        chosen = nearest(vectors, centres)
+    centres[0] = 0
+    prices = torch.zeros(count)
+    for _ in range(config.rounds):
+        chosen = cheapest(vectors, centres, prices)
         sizes = torch.bincount(chosen, minlength=count)
         sums = torch.zeros_like(centres).index_add_(0, chosen, vectors)
-        spare = vectors[torch.randint(len(vectors), (count,), generator=generator)]
-        centres = torch.where((sizes > 0)[:, None], sums / sizes.clamp_min(1)[:, None], spare)
-    return centres
+        centres = torch.where((sizes > 0)[:, None], sums / sizes.clamp_min(1)[:, None], centres)
+        # half a vector each, so that no code becomes infinitely dear
+        shares = (sizes + 0.5) / (sizes + 0.5).sum()
+        prices = -config.rate_weight * shares.log()
+    return centres, prices
 
 
 def load_quantizer(folder: Path) -> FrameQuantizer:

@@ -1,10 +1,10 @@
 """Third stage of the embedded voice: talker and code predictor.
 
-Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes of a share of the frames, as CSM does to spare
-work (Sesame, 2025). Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
+Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later. Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
 heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
 changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
-were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text.
+were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text. The
+text track's durations learn from the alignment by a Poisson likelihood, whose optimum is the mean.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from mmspec.speech.codec import SpeechCodec
 from mmspec.speech.speakable import ALPHABET
 from mmspec.speech.talker import SpeechTalker
 from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.tts_alignment import read_durations
 from mmspec.training.tts_data import Recording, read_recordings
-from mmspec.training.tts_documents import Packed, Spoken, draw_documents, pack, spoken
+from mmspec.training.tts_documents import Packed, Spoken, draw_documents, misplace, pack, spoken
 from mmspec.training.tts_quantizer import load_quantizer
 
 logger = logging.getLogger(__name__)
@@ -36,13 +37,18 @@ class TalkerConfig(LoopConfig):
     Args:
         data: Folder of the recordings.
         quantizer: Output folder of ``mmspec train tts quantizer``.
-        frames: Frames of a batch, about; they replace ``batch_size``.
+        frames: Steps of a batch, about; they replace ``batch_size``. A step is a frame, or a stack of frames.
         row_width: Places of a row of the batch.
-        longest: Most frames of a joined document.
-        predictor_frames: Frames of a batch that the code predictor is trained on.
+        longest: Most steps of a joined document.
         corrupted: Share of the past codes that are replaced.
-        dropped: Largest share of the past frames that are replaced whole; each row of a batch draws its own below it.
+        dropped: Largest share of the past steps that are replaced whole; each row of a batch draws its own below it.
+        misplaced: Frames that characters may be too early or too late, at most.
+        start_from: Output folder of an earlier run of this stage that this one goes on from.
+        residual_weight: Weight of the mean loss of the residual codes, that of code 0 being 1.
         ahead_weight: Weight of predicting codes after the next one.
+        ahead_frames: Steps of a batch that learn that, which spares most of its work.
+        track_blocks: Blocks of the text track.
+        frame_stack: Frames that a step of the talker draws; recordings are filled with silence to whole stacks.
         hidden_size, num_layers, intermediate_size: Of the talker.
         predictor_hidden_size, predictor_layers, predictor_intermediate_size: Of the code predictor; heads have a
             fourth of the width.
@@ -50,13 +56,18 @@ class TalkerConfig(LoopConfig):
 
     data: Path
     quantizer: Path
-    frames: int = 800
-    row_width: int = 320
+    frames: int = 400
+    row_width: int = 161
     longest: int = 160
-    predictor_frames: int = 400
     corrupted: float = 0.1
-    dropped: float = 0.9
+    dropped: float = 0.5
+    misplaced: float = 0.0
+    start_from: Path | None = None
+    residual_weight: float = 3.0
     ahead_weight: float = 0.3
+    ahead_frames: int = 100
+    track_blocks: int = 4
+    frame_stack: int = 1
     hidden_size: int = 192
     num_layers: int = 5
     intermediate_size: int = 512
@@ -77,7 +88,8 @@ def build_talker(config: TalkerConfig, codec: SpeechCodec) -> SpeechTalker:
         predictor_hidden_size=config.predictor_hidden_size, predictor_layers=config.predictor_layers,
         predictor_head_dim=config.predictor_hidden_size // 4,
         predictor_intermediate_size=config.predictor_intermediate_size, first_vocab_size=codes + 3, pad_code=codes,
-        begin_code=codes + 1, end_code=codes + 2,
+        begin_code=codes + 1, end_code=codes + 2, track_blocks=config.track_blocks,
+        frame_stack=config.frame_stack,
     )  # fmt: skip
 
 
@@ -94,13 +106,18 @@ class TalkerTrainer(nn.Module):
     def states(self, packed: Packed, codes: Tensor) -> Tensor:
         """Talker states (R, N, D), the frames of ``packed`` holding ``codes`` (R, N, G)."""
         talker = self.talker
-        summed = talker.text(packed.text) + talker.codec_embedding(codes[..., 0])
-        rest = torch.zeros_like(summed)
-        for book, embedding in enumerate(talker.code_predictor.codec_embedding, start=1):
-            rest = rest + embedding(codes[..., book])
-        inputs = summed + rest * packed.is_frame[..., None]
-        # the prompt's text stands beside the pad code, frames beside the pad text
-        return talker(inputs, packed.position, packed.mask)
+        first = talker.codec_embedding(codes[..., 0])
+        inputs = torch.where(packed.is_frame[..., None], talker.frames(codes), first)
+        known = packed.document >= 0
+        track = self.track(packed)[packed.document.clamp_min(0), packed.position]
+        return talker(inputs + track * known[..., None], packed.position, packed.mask)
+
+    def track(self, packed: Packed) -> Tensor:
+        """The text beside each document's frames (C, T + 1, D)."""
+        track = self.talker.text_track
+        assert track is not None
+        states = track(self.talker.text_embedding(packed.text), packed.present)
+        return track.spread(states, packed.durations, int(packed.position.max()) + 1)
 
     def loss(self, packed: Packed, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Total loss, and its parts for the log."""
@@ -108,23 +125,24 @@ class TalkerTrainer(nn.Module):
         states = self.states(packed, past)
         first = F.cross_entropy(self.talker.codec_head(states).float().transpose(1, 2), packed.target)
         chosen = packed.is_frame.flatten().nonzero()[:, 0]
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.config.predictor_frames]]
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
         rest, ahead = self.residual_losses(states.flatten(0, 1)[chosen - 1], packed.codes.flatten(0, 1)[chosen])
-        total = first + rest + self.config.ahead_weight * ahead
-        return total, {"first": first.item(), "rest": rest.item(), "ahead": ahead.item()}
+        total = first + self.config.residual_weight * rest + self.config.ahead_weight * ahead
+        parts = {"first": first, "rest": rest, "ahead": ahead}
+        return total, {name: part.item() for name, part in parts.items()}
 
     def residual_losses(self, states: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy of codes (M, G) given talker states (M, D) before them: of the next code, and of later ones."""
         predictor, books = self.talker.code_predictor, codes.shape[1]
         inputs = torch.cat([states[:, None], self.talker.embed_codes(codes[:, :-1], 0)], dim=1)
         hidden = predictor(inputs, torch.arange(books)[None])[:, 1:]  # (M, G - 1, E), position p = index + 1
-        logits = torch.einsum("mpe,gke->mpgk", hidden, predictor.lm_head).float()
-        losses = F.cross_entropy(
-            logits.flatten(0, 2), codes[:, None, 1:].expand(-1, books - 1, -1).flatten(), reduction="none"
-        )
-        losses = losses.view(len(codes), books - 1, books - 1).mean(0)
-        later = torch.ones_like(losses, dtype=torch.bool).triu(1)
-        return losses.diagonal().mean(), losses[later].mean()
+        logits = torch.einsum("mpe,pke->mkp", hidden, predictor.lm_head).float()
+        some = slice(self.config.ahead_frames)
+        ahead = torch.einsum("mpe,gke->mkpg", hidden[some], predictor.lm_head).float()
+        target = codes[some, None, 1:].expand(-1, books - 1, -1)
+        later = torch.ones(books - 1, books - 1, dtype=torch.bool).triu(1)
+        losses = F.cross_entropy(ahead, target, reduction="none").mean(0)
+        return F.cross_entropy(logits, codes[:, 1:]), losses[later].mean()
 
 
 def reader(talker: SpeechTalker, config: TalkerConfig) -> TalkerTrainer:
@@ -139,7 +157,7 @@ def corrupt(packed: Packed, share: float, num_codes: int, generator: torch.Gener
     """Codes (R, N, G) in which a ``share`` of the frames' codes are random ones, and up to ``dropped`` of a row's frames."""
     random = torch.randint(num_codes, packed.codes.shape, generator=generator)
     hit = torch.rand(packed.codes.shape, generator=generator) < share
-    rows, width = packed.text.shape
+    rows, width = packed.document.shape
     limit = dropped * torch.rand(rows, 1, generator=generator)
     hit = hit | (torch.rand(rows, width, generator=generator) < limit)[..., None]
     return torch.where(hit & packed.is_frame[..., None], random, packed.codes)
@@ -156,8 +174,11 @@ def load_encoder(folder: Path) -> SpeechCodec:
 
 def read_material(config: TalkerConfig, codec: SpeechCodec) -> tuple[list[Spoken], list[Spoken]]:
     """Recordings with codes: those to train on, and those held out."""
-    recordings: list[Recording] = read_recordings(config.data)
-    made = spoken(recordings, [codec.encode(recording.waveform) for recording in recordings])
+    seconds = read_durations(config.data)
+    recordings: list[Recording] = [r for r in read_recordings(config.data) if r.name in seconds]
+    stack = config.frame_stack
+    codes = [codec.encode(r.waveform, stack).view(-1, stack * codec.config.num_codebooks) for r in recordings]
+    made = spoken(recordings, codes, seconds, codec.frame_rate / stack)
     pairs = list(zip(recordings, made, strict=True))
     return [s for r, s in pairs if not r.held_out], [s for r, s in pairs if r.held_out]
 
@@ -177,12 +198,16 @@ def train(config: TalkerConfig) -> Path:
     codec = load_encoder(config.quantizer)
     material, held_out = read_material(config, codec)
     trainer = TalkerTrainer(build_talker(config, codec), config)
+    if config.start_from is not None:
+        trainer.talker.load_state_dict(SpeechTalker.from_pretrained(config.start_from / "talker").state_dict())
     kinds = specials(trainer.talker)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         generator = step_generator(config.seed, step)
         documents = draw_documents(material, config.frames, config.longest, generator)
-        return trainer.loss(pack(documents, config.row_width, kinds), generator)
+        packed = pack(documents, config.row_width, kinds)
+        packed.durations = misplace(packed.durations, config.misplaced, generator)
+        return trainer.loss(packed, generator)
 
     seconds = fit(trainer, loss_of, config)
     report = {

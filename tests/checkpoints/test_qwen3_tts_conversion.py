@@ -123,7 +123,7 @@ def test_predictor_follows_the_released_layout(release: Path, tensors: dict[str,
     wanted = torch.stack(
         [hidden[0, p] @ tensors[f"talker.code_predictor.lm_head.{p - 1}.weight"].T for p in (1, 2, 3)]
     )
-    model = TalkerModel(talker, [torch.zeros(1, 32)], 1)
+    model = TalkerModel(talker, [talker.read(torch.tensor([1]))], 1)
     ours = model.head(model.inner(state, codes)[:, 1:], torch.arange(1, 4))[0, :, :CODES]
     assert torch.allclose(ours, wanted, atol=1e-4)
 
@@ -134,7 +134,7 @@ def test_command_and_decoding(release: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     talker = SpeechTalker.from_pretrained(output).eval()
     with torch.no_grad():
-        prompt = talker.prompt(torch.tensor([[1, 2, 3]]))[0]
+        prompt = talker.read(torch.tensor([1, 2, 3]))
     rows = [
         decode_frames(TalkerModel(talker, [prompt], 4), [5], 4, drafter).rows for drafter in (None, ResidualDrafter())
     ]

@@ -58,6 +58,8 @@ def test_stream(voice: str, tmp_path: Path) -> None:
     [
         (["a", "b", "-o", "x.wav"], "name a folder"),
         (["a", "-o", "x.mp3"], ".wav or .flac"),
+        (["a", "--depth", "maskgit"], "no `mask_predictor`"),
+        (["a", "--depth", "maskgit", "--plain"], "takes no drafts"),
         (["a", "b", "--stream", "-"], "one text"),
         (["a", "--plain", "--drafter", "residual"], "--plain"),
     ],

@@ -31,6 +31,7 @@ from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
 from mmspec.speech.code_sampling import CodeLaw, CodeSampling
 from mmspec.speech.code_target import CodeTarget
 from mmspec.speech.codec import SpeechCodec
+from mmspec.speech.mask_predictor import MaskPredictor
 from mmspec.speech.residual_heads import ResidualHeads
 from mmspec.speech.speakable import ALPHABET
 from mmspec.speech.talker import SpeechTalker
@@ -45,16 +46,20 @@ def lively(model: Any, std: float = 0.25, seed: int = 0) -> Any:
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "norm" not in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+            elif name.endswith("bias"):
+                parameter.zero_()  # a layer's own start would come from the global generator
     return model.eval()
 
 
-def tiny_talker(seed: int = 0, books: int = BOOKS, codes: int = CODES) -> SpeechTalker:
+def tiny_talker(
+    seed: int = 0, books: int = BOOKS, codes: int = CODES, track_blocks: int = 0, frame_stack: int = 1
+) -> SpeechTalker:
     model = SpeechTalker(
         text_vocab_size=len(ALPHABET) + 1, text_hidden_size=16, num_codebooks=books, num_codes=codes, hidden_size=32,
         num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=48, predictor_hidden_size=24,
         predictor_layers=2, predictor_heads=2, predictor_kv_heads=2, predictor_head_dim=12,
         predictor_intermediate_size=32, first_vocab_size=codes + 3, pad_code=codes, begin_code=codes + 1,
-        end_code=codes + 2,
+        end_code=codes + 2, track_blocks=track_blocks, frame_stack=frame_stack,
     )  # fmt: skip
     return lively(model, seed=seed)
 
@@ -74,8 +79,13 @@ def tiny_heads(kind: str, books: int = BOOKS, width: int = 24, input_width: int 
     return lively(heads, 0.1)
 
 
-def tiny_voice(drafter: Drafter | None = None, **settings: Any) -> TextToSpeechPipeline:
-    pipe = TextToSpeechPipeline(tiny_talker(), tiny_codec(), drafter, **settings)
+def tiny_mask_predictor(books: int = BOOKS, **settings: Any) -> MaskPredictor:
+    return lively(MaskPredictor(books, CODES, 32, 16, 2, 2, 24, **settings))
+
+
+def tiny_voice(drafter: Drafter | None = None, frame_stack: int = 1, **settings: Any) -> TextToSpeechPipeline:
+    talker = tiny_talker(track_blocks=1, frame_stack=frame_stack)
+    pipe = TextToSpeechPipeline(talker, tiny_codec(), drafter, **settings)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -103,7 +113,8 @@ def decode_frames(
     """Run the common loop over a frame model."""
     rule = rule or CoupledAcceptance()
     codes = sampling or CodeSampling(SamplingParams(1.0, 10), SamplingParams(1.0, 5))
-    target = CodeTarget(model, CodeLaw(codes.of_books(model.num_codebooks), model.allowed()), layout)
+    law = CodeLaw(codes.of_books(model.num_codebooks), model.allowed(), codes.repetition_penalty)
+    target = CodeTarget(model, law, layout)
     budget = frames * model.num_codebooks
     session: Any = NoDraft()
     controller: Any = FixedController(1)

@@ -187,6 +187,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ("a" * 2001, {}, "2001 characters"),
     ([], {}, "empty list"),
     ("no", {"temperature": -1.0}, "temperature"),
+    ("no", {"repetition_penalty": 0.0}, "repetition_penalty"),
     ("no", {"residual_top_k": 17}, "vocabulary size 16"),
     ("no", {"residual_top_p": 0.0}, "top_p"),
     ("no", {"max_frames": 0}, "max_frames"),
@@ -195,6 +196,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ("no", {"layout": "tree"}, "auto, chain, fixed"),
     ("no", {"seed": [1, 2]}, "2 entries"),
     ("no", {"reference_text": "hi"}, "belong to a `reference`"),
+    ("no", {"speed": 3.0}, "between 0.5 and 2.0"),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmspec.speech.codec import SpeechCodec, nearest, overlap_add
+from mmspec.speech.codec import SpeechCodec, cheapest, overlap_add
 from mmspec.speech.codec_stream import BLOCK, CodecStream, decode
 from tests.oracles.synthesis import BOOKS, CODES, tiny_codec
 
@@ -60,7 +60,11 @@ def test_encoding(codec: SpeechCodec) -> None:
     assert codes.shape == (3, BOOKS)
     assert torch.equal(codec.encode(torch.nn.functional.pad(wave, (0, 3 * 1280 - 3000))), codes)
     vectors, book = torch.randn(5, 4), torch.randn(7, 4)
-    assert torch.equal(nearest(vectors, book), torch.cdist(vectors, book).argmin(-1))
+    free = torch.zeros(len(book))
+    assert torch.equal(cheapest(vectors, book, free), torch.cdist(vectors, book).argmin(-1))
+    dear = free.index_fill(0, cheapest(vectors, book, free)[:1], 1e6)
+    chosen = cheapest(vectors, book, dear)
+    assert not torch.equal(chosen[:1], cheapest(vectors, book, free)[:1])
 
 
 def test_windows_add_up_to_one() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.ratio import RatioAcceptance
 from mmspec.core.sampling import SamplingParams
-from mmspec.drafters.fingerprint import fingerprint
+from mmspec.drafters.fingerprint import check_fingerprint, fingerprint
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.speech.code_sampling import CodeLaw, CodeSampling
 from mmspec.speech.residual_drafter import ResidualDrafter, ResidualSession
@@ -33,7 +34,7 @@ def talker() -> SpeechTalker:
 def model_of(talker: SpeechTalker, rows: tuple[int, ...], frames: int = FRAMES) -> TalkerModel:
     texts = [torch.randint(1, 31, (1, LENGTHS[r]), generator=torch.Generator().manual_seed(r)) for r in rows]
     with torch.no_grad():
-        return TalkerModel(talker, [talker.prompt(text)[0] for text in texts], frames)
+        return TalkerModel(talker, [talker.read(text[0]) for text in texts], frames)
 
 
 def drafter_of(kind: str | None, **settings: Any) -> ResidualDrafter:
@@ -101,6 +102,31 @@ def test_settings_of_each_book(talker: SpeechTalker) -> None:
     assert spec.rows == plain.rows
     with pytest.raises(ValueError, match="3 residual codes"):
         CodeSampling(SamplingParams(), rest[:2]).of_books(BOOKS)
+
+
+def test_repetition_penalty_of_code_0(talker: SpeechTalker) -> None:
+    """Greedy codes 0 are those that transformers' processor makes the likeliest; drafts and batches change none."""
+    greedy = SamplingParams(0.0)
+    sampling = CodeSampling(greedy, SamplingParams(0.8, 6), repetition_penalty=1.7)
+    frames, penalise = 8, RepetitionPenaltyLogitsProcessor(1.7)
+    decoded = decode_frames(
+        model_of(talker, (0, 1, 2), frames), SEEDS, frames, drafter_of("chained"), sampling=sampling
+    )
+    changed = 0
+    for row in range(3):
+        plain = decode_frames(model_of(talker, (row,), frames), [SEEDS[row]], frames, sampling=sampling).rows[0]
+        assert decoded.rows[row] == plain
+        codes, model = torch.tensor(plain).view(frames, BOOKS), model_of(talker, (row,), frames)
+        with torch.no_grad():
+            logits = torch.cat(
+                [model.prefill()[0], *(model.advance(None, codes[t : t + 1])[0] for t in range(frames))]
+            )
+        logits = logits.masked_fill(~model.allowed()[0], -torch.inf)
+        for t in range(frames):
+            lowered = penalise(codes[None, :t, 0], logits[t : t + 1]) if t else logits[:1]
+            assert int(codes[t, 0]) == int(lowered.argmax())
+            changed += int(lowered.argmax()) != int(logits[t].argmax())
+    assert changed
 
 
 # --- laws
@@ -251,6 +277,14 @@ def test_another_target_is_refused(talker: SpeechTalker) -> None:
         ResidualDrafter(heads=heads).check_target(tiny_talker(seed=1))
 
 
+def test_prints_from_before_a_setting_hold_for_its_default(talker: SpeechTalker) -> None:
+    old = fingerprint(talker)
+    del old["settings"]["frame_stack"]
+    check_fingerprint(old, talker)
+    with pytest.raises(ValueError, match="`frame_stack` 1 instead of 2"):
+        check_fingerprint(old, tiny_talker(frame_stack=2))
+
+
 def test_bad_settings() -> None:
     for settings, said in (
         ({"num_draft_codes": 0}, "num_draft_codes"),
@@ -259,7 +293,7 @@ def test_bad_settings() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             ResidualDrafter(**settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="offset, gated, chained"):
-        ResidualHeads("medusa")
+    with pytest.raises(ValueError, match="offset, gated, medusa, chained"):
+        ResidualHeads("hydra")
     with pytest.raises(ValueError, match="made for 7 codes"):
         decode_frames(model_of(tiny_talker(), (0,)), [0], 1, ResidualDrafter(heads=tiny_heads("gated", 7)))
