@@ -95,6 +95,24 @@ def pair_table(report: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def video_table(report: dict) -> str:
+    """Methods of video, with what is left of the time that the forwards alone would take."""
+    starts = report["settings"]["forwards_ratio_to_uniform_w32"]
+    lines = [
+        "| method | guarantee | tokens equal to plain | forwards, times fewer | than with a uniform start | wall clock, times "
+        "faster | of the limit | bits/token |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in report["methods"]:
+        start = starts.get(method["name"].removeprefix("start-")) if method["name"].startswith("start-") else None
+        lines.append(
+            f"| {name_of(method)} | {method['guarantee']} | {equal_of(method)} | {method['forwards_ratio']:.2f} "
+            f"| {'' if start is None else f'{start:.2f}'} | {method['wall_ratio']:.2f} | {method['limit_fraction']:.2f} "
+            f"| {method['quality']['bits_per_token']:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def voice_table(report: dict) -> str:
     """Methods of text to speech on the embedded voice."""
     lines = [
@@ -139,6 +157,7 @@ TABLES = (
     ("docs/methods.md", "overhead", overhead_table, "methods"),
     ("docs/speech-recognition.md", "asr", speech_table, "asr"),
     ("docs/speech-recognition.md", "pair", pair_table, "asr"),
+    ("docs/video.md", "bench", video_table, "video"),
     ("docs/text-to-speech.md", "tts", voice_table, "tts"),
 )
 

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import RowNoise, Stream
-from mmspec.core.sampling import SamplingParams, draw_token
 from mmspec.core.target import TargetOutput
 from mmspec.runner.cache import SpecCache
 from mmspec.runner.runner import Prompt
@@ -88,6 +86,14 @@ def _check_steps(num_cells: int, steps: int) -> None:
         raise ValueError(f"`steps` is {steps}; it must lie between 1 and the number of cells, {num_cells}.")
 
 
+class KeysValuesStore(Protocol):
+    """Where attention layers keep keys and values, such as ``SpecCache``."""
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store ``key`` and ``value`` (R, H, N, P) of ``layer``; return all that queries may see."""
+        ...
+
+
 class AnyOrderNetwork(Protocol):
     """A network whose input is tokens with their cells, and whose output is the laws of other cells."""
 
@@ -103,7 +109,7 @@ class AnyOrderNetwork(Protocol):
         *,
         mask: Tensor,
         own: Tensor,
-        cache: SpecCache,
+        cache: KeysValuesStore,
         query_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, N, V) of the cells ``query_places`` (R, N), the i-th after the tokens up to the i-th.
@@ -124,6 +130,11 @@ class AnyOrderNetwork(Protocol):
 
     def embed_classes(self, labels: Tensor) -> Tensor:
         """Embeddings (R, D) of class numbers (R,); ``num_classes`` is the null class."""
+        ...
+
+    @staticmethod
+    def parallel_groups(num_cells: int, steps: int) -> list[int]:
+        """Cells of each step of the native parallel sampler; ValueError unless there are ``steps`` from 1 to M."""
         ...
 
 
@@ -167,11 +178,14 @@ class AnyOrderModel:
         self.max_position = cells
 
     def prefill(self, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
-        embeds = torch.cat(
+        output = self._run(self.prompt_embeds(), cache, position_ids, mask)
+        return TargetOutput(output[:, -1:], None)
+
+    def prompt_embeds(self) -> Tensor:
+        """Embeddings (R, 1 + K, D) of the class and the known cells."""
+        return torch.cat(
             [self.network.embed_classes(self.labels)[:, None], self.network.embed_tokens(self.known)], dim=1
         )
-        output = self._run(embeds, cache, position_ids, mask)
-        return TargetOutput(output[:, -1:], None)
 
     def decode(self, tokens: Tensor, cache: SpecCache, position_ids: Tensor, mask: Tensor) -> TargetOutput:
         return TargetOutput(self._run(self.network.embed_tokens(tokens), cache, position_ids, mask), None)
@@ -191,65 +205,27 @@ def in_raster(tokens: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(tokens).scatter_(1, order.to(tokens.device).expand_as(tokens), tokens)
 
 
-@torch.no_grad()
-def sample_groups(
-    model: AnyOrderModel, groups: list[int], noise: RowNoise, sampling: SamplingParams, scale: float = 1.0
-) -> Tensor:
-    """The native parallel sampler: the cells of a group are drawn independently, given all earlier groups.
-
-    This is the model's own law, not that of one cell after the other; groups of 1 are. Every group costs one forward,
-    in which the tokens of the group before are fed in order, each seeing those before it, as in training.
+def teacher_forced(network: AnyOrderNetwork, labels: Tensor, tokens: Tensor, orders: Tensor) -> Tensor:
+    """Logits (R, M, V) of all slots in one pass without a cache, each given the tokens before it; for training.
 
     Args:
-        model: The model, without known cells.
-        groups: Cells of each step; they sum to the number of cells.
-        noise, sampling: How cells are drawn; the noise of a cell is keyed by its slot.
-        scale: Guidance scale; the model holds two branches unless it is 1.
-
-    Returns:
-        Tokens of the slots (B, M).
+        network: The network.
+        labels: Class numbers (R,).
+        tokens: Tokens of the slots (R, M).
+        orders: Cells of the slots (R, M), an order for each row.
     """
-    cells, branches = model.max_position, 1 if scale == 1 else 2
-    rows = len(model.labels) // branches
-    cache = SpecCache(len(model.labels), 2 * cells + 1, model.device)
-    drawn, embeds = [], model.network.embed_classes(model.labels)[:, None]
-    fed = done = 0
-    for size in groups:
-        logits = _group_logits(model, embeds, cache, fed, size)
-        if branches > 1:
-            conditional, unconditional = logits.chunk(2)
-            logits = unconditional + scale * (conditional - unconditional)
-        place = torch.arange(done, done + size, device=model.device).expand(rows, -1)
-        tokens = draw_token(logits, sampling, noise.gumbel(Stream.TARGET, place))
-        drawn.append(tokens)
-        fed, done = fed + embeds.shape[1], done + size
-        embeds = model.network.embed_tokens(tokens.repeat(branches, 1))
-    return torch.cat(drawn, dim=1)
+    rows, cells = tokens.shape
+    embeds = torch.cat([network.embed_classes(labels)[:, None], network.embed_tokens(tokens[:, :-1])], dim=1)
+    places = torch.nn.functional.pad(orders[:, :-1] + 1, (1, 0))
+    slots = torch.arange(cells, device=tokens.device)
+    mask = torch.zeros(cells, cells, device=tokens.device).masked_fill_(slots > slots[:, None], -torch.inf)
+    return network(
+        embeds, places, orders + 1, mask=mask.expand(rows, 1, -1, -1), own=slots.expand(rows, -1), cache=_NoCache()
+    )
 
 
-def _group_logits(model: AnyOrderModel, embeds: Tensor, cache: SpecCache, fed: int, size: int) -> Tensor:
-    """Laws (R, size, V) of the next slots, each given the ``fed`` slots and ``embeds`` alone.
+class _NoCache:
+    """Stands for a cache in a pass over whole sequences: what is stored is all that there is."""
 
-    The last fed token is repeated for every further cell of the group, behind the others and thrown away: what it asks
-    for is the law of one more cell after the same tokens. In RandAR the queries of a group see one another in order, as
-    in its authors' code.
-    """
-    new = embeds.shape[1]
-    count = new + size - 1
-    embeds = torch.cat([embeds, embeds[:, -1:].expand(-1, size - 1, -1)], dim=1)
-    cache.lengths = torch.full_like(cache.lengths, fed)
-    cache.plan(count, fed + count)
-    node = torch.arange(count, device=model.device)
-    key = torch.arange(fed + count, device=model.device)
-    before = torch.minimum(node, torch.full_like(node, new - 1)) + fed
-    # a repeated token sees what its original saw, and itself in place of it
-    seen = (key <= before[:, None]) & ((node[:, None] < new) | (key != fed + new - 1)) | (key == fed + node[:, None])
-    mask = torch.zeros(seen.shape, dtype=model.dtype, device=model.device).masked_fill_(~seen, -torch.inf)
-    among = torch.zeros_like(mask).masked_fill_(key > fed + node[:, None], -torch.inf)
-    slots = torch.minimum(fed + node, torch.full_like(node, fed + new - 1))
-    places = model.places[slots].expand(len(embeds), -1)
-    query_places = model.query_places[fed + node].expand(len(embeds), -1)  # the slot after each, be it read or cached
-    own = (fed + node).expand(len(embeds), -1)
-    mask, among = (part.expand(len(embeds), 1, -1, -1) for part in (mask, among))
-    logits = model.network(embeds, places, query_places, mask=mask, own=own, cache=cache, query_mask=among)
-    return logits[:, new - 1 :]
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return key, value

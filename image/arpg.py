@@ -13,15 +13,13 @@ from __future__ import annotations
 from typing import cast
 
 import torch.nn.functional as F
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmspec.image.llamagen import feed_forward_size, rotary_table
+from mmspec.image.any_order import KeysValuesStore, arpg_groups
+from mmspec.image.llamagen import GridDecoder, feed_forward_size
 from mmspec.models.layers import Block, FeedForward, RMSNorm, apply_rotary
-from mmspec.models.strict import StrictModelMixin
-from mmspec.runner.cache import SpecCache
 
 
 class QueryBlock(nn.Module):
@@ -44,7 +42,7 @@ class QueryBlock(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
-class ARPGTransformer(StrictModelMixin, ConfigMixin):
+class ARPGTransformer(GridDecoder):
     """The class-conditional ARPG decoder.
 
     Args:
@@ -57,8 +55,6 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
     Raises:
         ValueError: If a number does not divide.
     """
-
-    rotary: Tensor
 
     @register_to_config
     def __init__(
@@ -75,11 +71,9 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        if hidden_size % num_heads or (hidden_size // num_heads) % 4 or num_layers % 2:
-            raise ValueError(
-                f"`hidden_size` ({hidden_size}) must be `num_heads` ({num_heads}) times a multiple of 4, and "
-                f"`num_layers` ({num_layers}) even."
-            )
+        if num_layers % 2:
+            raise ValueError(f"`num_layers` is {num_layers}; it must be even, half of them for each stream.")
+        self._add_rotary((grid_height, grid_width), hidden_size, num_heads, 1, rope_theta)
         size = intermediate_size or feed_forward_size(hidden_size)
         half = num_layers // 2
         self.embedding = nn.Embedding(vocab_size + num_classes + 3, hidden_size)
@@ -90,8 +84,6 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
         self.queries = nn.ModuleList(QueryBlock(hidden_size, num_heads, size, norm_eps) for _ in range(half))
         self.norm = RMSNorm(hidden_size, norm_eps)
         self.head = nn.Linear(hidden_size, vocab_size, bias=False)
-        table = rotary_table(grid_height, grid_width, hidden_size // num_heads, 1, rope_theta)
-        self.register_buffer("rotary", table, persistent=False)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Embeddings (R, N, D) of ``tokens`` (R, N)."""
@@ -101,9 +93,10 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
         """Embeddings (R, D) of class numbers (R,); ``num_classes`` is the null class."""
         return self.embedding(labels + self.config.vocab_size + 1)
 
-    def _rotary_at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        table = self.rotary[places]
-        return table[:, :, 0, None], table[:, :, 1, None]
+    @staticmethod
+    def parallel_groups(num_cells: int, steps: int) -> list[int]:
+        """Cells of each step of the native parallel sampler, see :func:`mmspec.image.any_order.arpg_groups`."""
+        return arpg_groups(num_cells, steps)
 
     def forward(
         self,
@@ -113,11 +106,11 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
         *,
         mask: Tensor,
         own: Tensor,
-        cache: SpecCache,
+        cache: KeysValuesStore,
         query_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, N, V) of the cells of ``query_places``; see :class:`mmspec.image.any_order.AnyOrderNetwork`."""
-        hidden, rotary = embeds, self._rotary_at(places)
+        hidden, rotary = embeds, self.rotary_at(places)
         for layer, block in enumerate(self.content):
             hidden = block(hidden, rotary, mask, cache, layer)
         hidden = self.content_norm(hidden)
@@ -126,7 +119,7 @@ class ARPGTransformer(StrictModelMixin, ConfigMixin):
         value = self.value(hidden).unflatten(-1, (heads, -1))
         key, value = cache.update(key.transpose(1, 2), value.transpose(1, 2), len(self.content))
         asked = self.embedding.weight[self.config.vocab_size].expand_as(embeds)
-        rotary = self._rotary_at(query_places)
+        rotary = self.rotary_at(query_places)
         for block in self.queries:
             asked = cast(QueryBlock, block)(asked, key, value, rotary, mask)
         return self.head(self.norm(asked)).float()

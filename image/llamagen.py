@@ -9,19 +9,17 @@ T condition slots, V codes. Sequence position ``s`` is a condition slot for ``s 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from torch import Tensor, nn
 
 from mmspec.models.layers import Block, RMSNorm
-from mmspec.models.strict import StrictModelMixin
+from mmspec.models.rotary import RotaryModel
 
 
 def feed_forward_size(hidden_size: int, multiple_of: int = 256) -> int:
@@ -62,6 +60,36 @@ class CaptionProjection(nn.Module):
         return self.output(F.gelu(self.input(features), approximate="tanh"))
 
 
+class GridDecoder(RotaryModel):
+    """What LlamaGen and its any-order kin share: layers, norm, output, and rotary angles of grid cells."""
+
+    def _add_layers(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        intermediate_size: int | None,
+        norm_eps: float,
+    ) -> None:
+        size = intermediate_size or feed_forward_size(hidden_size)
+        self.layers = nn.ModuleList(
+            [Block(hidden_size, num_heads, num_kv_heads, size, norm_eps) for _ in range(num_layers)]
+        )
+        self.norm = RMSNorm(hidden_size, norm_eps)
+        self.head = nn.Linear(hidden_size, vocab_size, bias=False)
+
+    def _add_rotary(
+        self, grid: tuple[int, int], hidden_size: int, num_heads: int, condition_length: int, theta: float
+    ) -> None:
+        """Raises ValueError if the width does not divide."""
+        if hidden_size % num_heads or (hidden_size // num_heads) % 4:
+            raise ValueError(f"`hidden_size` ({hidden_size}) must be `num_heads` ({num_heads}) times a multiple of 4.")
+        table = rotary_table(*grid, hidden_size // num_heads, condition_length, theta)
+        self.register_buffer("rotary", table, persistent=False)
+
+
 @dataclass
 class LlamaGenOutput(BaseOutput):
     """Raw float32 ``logits`` (R, N, V), and the last normalised hidden states ``hidden`` (R, N, D) of all positions."""
@@ -70,7 +98,7 @@ class LlamaGenOutput(BaseOutput):
     hidden: Tensor
 
 
-class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
+class LlamaGenTransformer(GridDecoder):
     """The class- and caption-conditional LlamaGen decoder.
 
     Args:
@@ -87,7 +115,6 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
     """
 
     null_caption: Tensor
-    rotary: Tensor
 
     _supports_gradient_checkpointing = False
     _no_split_modules = ("Block",)
@@ -114,11 +141,9 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
         num_kv_heads = num_kv_heads or num_heads
         if caption_dim is None and num_classes is None:
             raise ValueError("`caption_dim` and `num_classes` are both None; a LlamaGen model needs a condition.")
-        if hidden_size % num_heads or (hidden_size // num_heads) % 4 or num_heads % num_kv_heads:
-            raise ValueError(
-                f"`hidden_size` ({hidden_size}) must be `num_heads` ({num_heads}) times a multiple of 4, "
-                f"and `num_heads` a multiple of `num_kv_heads` ({num_kv_heads})."
-            )
+        if num_heads % num_kv_heads:
+            raise ValueError(f"`num_heads` ({num_heads}) must be a multiple of `num_kv_heads` ({num_kv_heads}).")
+        self._add_rotary((grid_height, grid_width), hidden_size, num_heads, condition_length, rope_theta)
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         if caption_dim is not None:
             self.caption_projection = CaptionProjection(caption_dim, hidden_size)
@@ -128,21 +153,7 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
             self.register_buffer("null_caption", null)
         if num_classes is not None:
             self.class_embedding = nn.Embedding(num_classes + 1, hidden_size)
-        size = intermediate_size or feed_forward_size(hidden_size)
-        self.layers = nn.ModuleList(
-            [Block(hidden_size, num_heads, num_kv_heads, size, norm_eps) for _ in range(num_layers)]
-        )
-        self.norm = RMSNorm(hidden_size, norm_eps)
-        self.head = nn.Linear(hidden_size, vocab_size, bias=False)
-        table = rotary_table(grid_height, grid_width, hidden_size // num_heads, condition_length, rope_theta)
-        self.register_buffer("rotary", table, persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LlamaGenTransformer:
-        exact = self.rotary
-        super()._apply(fn, recurse)
-        if self.rotary.dtype != exact.dtype:  # angles stay float32 in a half-precision model, as in training
-            self.rotary = exact.to(self.rotary.device)
-        return self
+        self._add_layers(vocab_size, hidden_size, num_layers, num_heads, num_kv_heads, intermediate_size, norm_eps)
 
     def embed(self, input_ids: Tensor | None, caption_embeds: Tensor | None, class_labels: Tensor | None) -> Tensor:
         """Join the condition prefix and the image tokens, whichever are given, to (R, N, D)."""
@@ -156,11 +167,6 @@ class LlamaGenTransformer(StrictModelMixin, ConfigMixin):
         if not parts:
             raise ValueError("Give `input_ids`, `caption_embeds` or `class_labels`; all three are None.")
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of ``position_ids`` (R, N), each (R, N, 1, P), the same for all heads."""
-        table = self.rotary[position_ids]  # (R, N, 2, P)
-        return table[:, :, 0, None], table[:, :, 1, None]
 
     def forward(
         self,

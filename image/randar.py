@@ -11,21 +11,19 @@ Symbols: R model rows, N slots of a forward, S visible slots, D hidden size, H h
 from __future__ import annotations
 
 import torch
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmspec.image.llamagen import feed_forward_size, rotary_table
-from mmspec.models.layers import Block, RMSNorm, apply_rotary
-from mmspec.models.strict import StrictModelMixin
-from mmspec.runner.cache import SpecCache
+from mmspec.image.any_order import KeysValuesStore, randar_groups
+from mmspec.image.llamagen import GridDecoder
+from mmspec.models.layers import apply_rotary
 
 
 class _PairCache:
     """Stores the first half of the new entries, tokens, and the second, queries, apart; returns tokens, then queries."""
 
-    def __init__(self, cache: SpecCache) -> None:
+    def __init__(self, cache: KeysValuesStore) -> None:
         self.cache = cache
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -35,14 +33,12 @@ class _PairCache:
         return torch.cat([tokens[0], queries[0]], dim=2), torch.cat([tokens[1], queries[1]], dim=2)
 
 
-class RandARTransformer(StrictModelMixin, ConfigMixin):
+class RandARTransformer(GridDecoder):
     """The class-conditional RandAR decoder, see :class:`mmspec.image.llamagen.LlamaGenTransformer` for the arguments.
 
     Raises:
         ValueError: If a width does not divide.
     """
-
-    rotary: Tensor
 
     @register_to_config
     def __init__(
@@ -59,19 +55,11 @@ class RandARTransformer(StrictModelMixin, ConfigMixin):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        if hidden_size % num_heads or (hidden_size // num_heads) % 4:
-            raise ValueError(f"`hidden_size` ({hidden_size}) must be `num_heads` ({num_heads}) times a multiple of 4.")
+        self._add_rotary((grid_height, grid_width), hidden_size, num_heads, 1, rope_theta)
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         self.class_embedding = nn.Embedding(num_classes + 1, hidden_size)
         self.query_embedding = nn.Parameter(torch.zeros(hidden_size))
-        size = intermediate_size or feed_forward_size(hidden_size)
-        self.layers = nn.ModuleList(
-            Block(hidden_size, num_heads, num_heads, size, norm_eps) for _ in range(num_layers)
-        )
-        self.norm = RMSNorm(hidden_size, norm_eps)
-        self.head = nn.Linear(hidden_size, vocab_size, bias=False)
-        table = rotary_table(grid_height, grid_width, hidden_size // num_heads, 1, rope_theta)
-        self.register_buffer("rotary", table, persistent=False)
+        self._add_layers(vocab_size, hidden_size, num_layers, num_heads, num_heads, intermediate_size, norm_eps)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Embeddings (R, N, D) of ``tokens`` (R, N)."""
@@ -81,6 +69,11 @@ class RandARTransformer(StrictModelMixin, ConfigMixin):
         """Embeddings (R, D) of class numbers (R,); ``num_classes`` is the null class."""
         return self.class_embedding(labels)
 
+    @staticmethod
+    def parallel_groups(num_cells: int, steps: int) -> list[int]:
+        """Cells of each step of the native parallel sampler, see :func:`mmspec.image.any_order.randar_groups`."""
+        return randar_groups(num_cells, steps)
+
     def forward(
         self,
         embeds: Tensor,
@@ -89,12 +82,11 @@ class RandARTransformer(StrictModelMixin, ConfigMixin):
         *,
         mask: Tensor,
         own: Tensor,
-        cache: SpecCache,
+        cache: KeysValuesStore,
         query_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, N, V) of the cells of ``query_places``; see :class:`mmspec.image.any_order.AnyOrderNetwork`."""
-        table = self.rotary[torch.cat([places, query_places], dim=1)]  # (R, 2 N, 2, P)
-        rotary = table[:, :, 0, None], table[:, :, 1, None]
+        rotary = self.rotary_at(torch.cat([places, query_places], dim=1))  # of 2 N entries
         queries = self.query_embedding.unflatten(0, (self.config.num_heads, -1)).expand(*query_places.shape, -1, -1)
         asked = rotary[0][:, places.shape[1] :], rotary[1][:, places.shape[1] :]
         turned = apply_rotary(queries.float(), asked).type_as(embeds)

@@ -11,11 +11,10 @@ model with a begin token, that token at 0 and code ``s - 1`` after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from diffusers import ConfigMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from mmspec.image.video_layers import KeysValues, VideoBlock
 from mmspec.image.video_positions import Yarn, absolute_table, rotary_table
 from mmspec.models.layers import RMSNorm
-from mmspec.models.strict import StrictModelMixin
+from mmspec.models.rotary import RotaryModel
 
 
 @dataclass
@@ -41,7 +40,7 @@ class VideoAROutput(BaseOutput):
     context: list[KeysValues] | None = None
 
 
-class VideoARTransformer(StrictModelMixin, ConfigMixin):
+class VideoARTransformer(RotaryModel):
     """The decoder. The defaults are those of the 4B base model.
 
     Args:
@@ -60,7 +59,6 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         ValueError: If a number does not fit the others.
     """
 
-    rotary: Tensor
     absolute: Tensor | None
 
     _supports_gradient_checkpointing = False
@@ -117,13 +115,6 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
         absolute = absolute_table(shape, hidden_size, prefix) if absolute_positions else None
         self.register_buffer("absolute", absolute, persistent=False)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> VideoARTransformer:
-        exact = self.rotary
-        super()._apply(fn, recurse)
-        if self.rotary.dtype != exact.dtype:  # angles stay float32 in a half-precision model, as in training
-            self.rotary = exact.to(self.rotary.device)
-        return self
-
     @property
     def num_positions(self) -> int:
         """Positions of a clip, the begin token included."""
@@ -133,11 +124,6 @@ class VideoARTransformer(StrictModelMixin, ConfigMixin):
     def prefix_length(self) -> int:
         """Positions before the first code."""
         return int(self.config.begin_token is not None)
-
-    def rotary_at(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of ``position_ids`` (R, N), each (R, N, 1, P), the same for all heads."""
-        table = self.rotary[position_ids]  # (R, N, 2, P)
-        return table[:, :, 0, None], table[:, :, 1, None]
 
     def read_context(self, context: Tensor) -> list[KeysValues]:
         """Keys and values of ``context`` (R, C, context_dim) for every layer, to be used for all steps of a clip.

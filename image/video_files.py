@@ -37,7 +37,7 @@ def read_frames(source: Any) -> np.ndarray:
     if isinstance(source, (str, Path)):
         return _read_file(Path(source))
     if isinstance(source, Image.Image):
-        return _on_white(source)[None]
+        return on_white(source)[None]
     if isinstance(source, Tensor):
         return _from_array(_channels_last(source))
     if isinstance(source, np.ndarray):
@@ -83,11 +83,12 @@ def _from_array(frames: np.ndarray) -> np.ndarray:
     elif frames.dtype != np.uint8:
         raise ValueError(f"Frames must be uint8, or floats in [0, 1], got {frames.dtype}.")
     if frames.shape[-1] == 4:
-        return np.stack([_on_white(Image.fromarray(frame, "RGBA")) for frame in frames])
+        return np.stack([on_white(Image.fromarray(frame, "RGBA")) for frame in frames])
     return frames
 
 
-def _on_white(image: Image.Image) -> np.ndarray:
+def on_white(image: Image.Image) -> np.ndarray:
+    """The picture as uint8 (h, w, 3), transparent pixels white."""
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -105,7 +106,7 @@ def _read_file(path: Path) -> np.ndarray:
         raise ValueError(f"{path.name} is no video or picture that can be read; legal endings are {legal}.")
     try:
         with Image.open(path) as image:
-            return _join([_on_white(frame)[None] for frame in ImageSequence.Iterator(image)])
+            return _join([on_white(frame)[None] for frame in ImageSequence.Iterator(image)])
     except (UnidentifiedImageError, OSError, EOFError, SyntaxError) as error:
         raise ValueError(f"{path.name} is damaged or no picture: {error}") from error
 

@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
     from mmspec.drafters.scaffold import ScaffoldDrafter as ScaffoldDrafter
     from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter
+    from mmspec.image.arpg import ARPGTransformer as ARPGTransformer
     from mmspec.image.grouped import GroupedAcceptance as GroupedAcceptance
     from mmspec.image.lantern import LanternAcceptance as LanternAcceptance
     from mmspec.image.llamagen import LlamaGenTransformer as LlamaGenTransformer
+    from mmspec.image.randar import RandARTransformer as RandARTransformer
     from mmspec.image.video_ar import VideoARTransformer as VideoARTransformer
     from mmspec.image.video_tokenizer import DiscreteVideoTokenizer as DiscreteVideoTokenizer
     from mmspec.image.zipar import ZipARSchedule as ZipARSchedule
+    from mmspec.pipelines.any_order import AnyOrderPipeline as AnyOrderPipeline
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
     from mmspec.pipelines.auto_vision_language import AutoVisionLanguagePipeline as AutoVisionLanguagePipeline
@@ -79,6 +82,8 @@ _EXPORTS = {
     **ACCEPTANCE_RULES.exports(),
     **DRAFTERS.exports(),
     **SCHEDULES.exports(),
+    "AnyOrderPipeline": "mmspec.pipelines.any_order",
+    "ARPGTransformer": "mmspec.image.arpg",
     "AutoImagePipeline": "mmspec.pipelines.auto",
     "AudioProjector": "mmspec.speech.tiny_asr",
     "AutoSpeechRecognitionPipeline": "mmspec.pipelines.auto_speech",
@@ -97,6 +102,7 @@ _EXPORTS = {
     "SamplingParams": "mmspec.core.sampling",
     "SpecPipeline": "mmspec.pipelines.base",
     "SpeechRecognitionPipeline": "mmspec.pipelines.speech_recognition",
+    "RandARTransformer": "mmspec.image.randar",
     "ResidualHeads": "mmspec.speech.residual_heads",
     "SpeechCodec": "mmspec.speech.codec",
     "SpeechTalker": "mmspec.speech.talker",

@@ -178,15 +178,19 @@ class ImagePipeline(SpecPipeline):
             top_p, num_images_per_prompt, generator, seed, speculate, guided_until, truncate_prompt, micro_batch_size,
             output_type,
         )  # fmt: skip
-        self.check_callback(callback_on_step_end_tensor_inputs)
+        output = self._generate(call, callback_on_step_end, callback_on_step_end_tensor_inputs)
+        return output if return_dict else (output.images, output.tokens, output.stats)
+
+    def _generate(
+        self, call: ImageCall, callback: Callable[..., Any] | None, tensor_inputs: Sequence[str]
+    ) -> ImageOutput:
+        self.check_callback(tensor_inputs)
         run = self._open(call)
-        for decoder, progress in self.run_decoders(
-            run.requests, callback_on_step_end, callback_on_step_end_tensor_inputs
-        ):
+        for decoder, progress in self.run_decoders(run.requests, callback, tensor_inputs):
             run.see(decoder, progress)
         output = self._finish(run, call)
         self.maybe_free_model_hooks()
-        return output if return_dict else (output.images, output.tokens, output.stats)
+        return output
 
     @torch.no_grad()
     def stream(self, prompt: str | Sequence[str] | None = None, **arguments: Any) -> Iterator[PartialImages]:
@@ -198,13 +202,15 @@ class ImagePipeline(SpecPipeline):
         Yields:
             :class:`PartialImages`; the last one is ``finished`` and carries the complete output.
         """
-        call = ImageCall(prompt, **arguments)
+        yield from self._stream(ImageCall(prompt, **arguments))
+
+    def _stream(self, call: ImageCall) -> Iterator[PartialImages]:
         run = self._open(call)
         shown = -1
         for decoder, progress in self.run_decoders(run.requests):
             run.see(decoder, progress)
-            if (rows := sum(run.rows())) > shown:
-                shown = rows
+            if (known := run.shown()) > shown:
+                shown = known
                 yield PartialImages(self._partial(run), run.rows())
         output = self._finish(run, call)
         self.maybe_free_model_hooks()

@@ -107,6 +107,10 @@ class ImageRun:
         """Committed complete token rows of each sample."""
         return [self.grid.complete_rows(length) for length in self.lengths()]
 
+    def shown(self) -> int:
+        """How much there is to show; more of it is worth another partial picture."""
+        return sum(self.rows())
+
 
 def match_negatives(prompts: list[str], negative: str | Sequence[str]) -> list[str]:
     """One negative prompt per prompt, from one for all or one each.

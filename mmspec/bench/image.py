@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mmspec.bench.deviation import code_distance, colour_distance
-from mmspec.bench.harness import Outcome, Sample, run_interleaved
-from mmspec.bench.measure import bits_per_token, cuda_peak, forward_times
+from mmspec.bench.harness import Outcome, Sample
+from mmspec.bench.measure import bits_per_token, cuda_peak, run_timed
 from mmspec.bench.memory import peak_memory
 from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
 from mmspec.bench.overhead import measurable, overhead_shares
@@ -147,11 +147,8 @@ def _run(pipe: Any, bench: ImageBench, on_item: Callable[[int], Any] | None) -> 
     built = build_methods(bench.methods, pipe)
     groups = bench.groups()
     widths = _widths(built, pipe.grid[0] * pipe.grid[1])
-    before = forward_times(pipe, groups[0], widths)
-    outcomes = run_interleaved(
-        {name: partial(decode, pipe, method) for name, method in built.items()}, groups, on_item
-    )
-    times = _mean(before, forward_times(pipe, groups[0], widths))
+    methods = {name: partial(decode, pipe, method) for name, method in built.items()}
+    outcomes, times = run_timed(pipe, methods, groups, widths, on_item)
     _measure_more(pipe, bench, built, groups, outcomes)
     plain = outcomes["plain"]
     entries = [
@@ -220,12 +217,6 @@ def _equals_solo(pipe: Any, built: BuiltMethod, groups: list[ImageItem], outcome
         if not torch.equal(alone, sample.tokens):
             return False
     return True
-
-
-def _mean(first: ForwardTimes, second: ForwardTimes) -> ForwardTimes:
-    """The mean of two measurements, of before and after the items."""
-    by_width = {width: (first.by_width[width] + second.by_width[width]) / 2 for width in first.by_width}
-    return ForwardTimes((first.prefill + second.prefill) / 2, by_width)
 
 
 def _settings(pipe: Any, bench: ImageBench, outcomes: dict[str, Outcome], times: ForwardTimes) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.report import ForwardTimes
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import SamplingParams, process
@@ -31,31 +32,64 @@ class BenchItem(Protocol):
         ...
 
 
-@torch.no_grad()
-def forward_times(pipe: Any, item: BenchItem, widths: Sequence[int], turns: int = 3, repeats: int = 4) -> ForwardTimes:
+T = TypeVar("T", bound=BenchItem)
+
+
+def run_timed(
+    pipe: Any,
+    methods: Mapping[str, Callable[[T], Sample]],
+    items: Sequence[T],
+    widths: Sequence[int],
+    on_item: Callable[[int], Any] | None = None,
+) -> tuple[dict[str, Outcome], ForwardTimes]:
+    """Run every method on every item as :func:`run_interleaved` does, and time the target's forwards between the items."""
+    clock = ForwardClock(pipe, items[0], widths)
+
+    def after(number: int) -> None:
+        clock.turn()
+        if on_item is not None:
+            on_item(number)
+
+    outcomes = run_interleaved(methods, items, after)
+    return outcomes, clock.times()
+
+
+class ForwardClock:
     """Time the target's forward on half a picture of cache, which is the mean length over a run.
 
-    The widths take turns of a few forwards each, so that a disturbance hits all of them and a forward meets the
-    processor's caches as those of its own width leave them, which is how a decoding loop runs; the median counts.
+    A turn is a few forwards of every width, so that a forward meets the processor's caches as those of its own width leave
+    them, which is how a decoding loop runs. There is a turn after every item of a bench: a machine that is slower for a
+    while is so for forwards and items alike. The median counts.
     """
-    target, total, _ = _open_target(pipe, item, max(widths))
-    prefill = []
-    for _ in range(3):
-        start = _now(pipe)
+
+    def __init__(self, pipe: Any, item: BenchItem, widths: Sequence[int]) -> None:
+        self.pipe, self.widths = pipe, tuple(widths)
+        self.target, self.total, _ = _open_target(pipe, item, max(widths))
+        self.prefills: list[float] = []
+        self.seconds: dict[int, list[float]] = {width: [] for width in widths}
+        self.turn()
+
+    @torch.no_grad()
+    def turn(self, repeats: int = 4) -> None:
+        """Time a prefill, and ``repeats`` forwards of every width; every turn begins with another width."""
+        target, half = self.target, self.total // 2
+        start = _now(self.pipe)
         logits = target.prefill().logits
-        prefill.append(_now(pipe) - start)
-    target.cache.lengths = target.cache.lengths + total // 2  # what lies in those slots does not change the time
-    tokens = torch.zeros(len(logits), max(widths), dtype=torch.long, device=logits.device)
-    seconds: dict[int, list[float]] = {width: [] for width in widths}
-    for _ in range(turns):
-        for width in widths:
+        self.prefills.append(_now(self.pipe) - start)
+        target.cache.lengths = target.cache.lengths + half  # what lies in those slots does not change the time
+        tokens = torch.zeros(len(logits), max(self.widths), dtype=torch.long, device=logits.device)
+        first = len(self.prefills) % len(self.widths)
+        for width in self.widths[first:] + self.widths[:first]:
             draft = Draft(tokens[:, :width], DraftLaw.DETERMINISTIC)
-            for repeat in range(repeats + 1):
-                start = _now(pipe)
-                target.verify(draft, total // 2 + 1)
-                if repeat:  # the first one follows another width, which a decoding loop seldom does
-                    seconds[width].append(_now(pipe) - start)
-    return ForwardTimes(median(prefill), {width: median(values) for width, values in seconds.items()})
+            for repeat in range(-3, repeats):
+                start = _now(self.pipe)
+                target.verify(draft, half + 1)
+                if repeat >= 0:  # those before follow another width, which a decoding loop seldom does
+                    self.seconds[width].append(_now(self.pipe) - start)
+
+    def times(self) -> ForwardTimes:
+        """Medians of all turns."""
+        return ForwardTimes(median(self.prefills), {width: median(values) for width, values in self.seconds.items()})
 
 
 def _open_target(pipe: Any, item: BenchItem, window: int) -> tuple[Any, int, SamplingParams]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mmspec.bench.harness import Outcome, Sample, run_interleaved
-from mmspec.bench.measure import bits_per_token, forward_times
+from mmspec.bench.harness import Outcome, Sample
+from mmspec.bench.measure import bits_per_token, run_timed
 from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
 from mmspec.core.controllers import WIDTHS
@@ -118,10 +118,8 @@ def _run(pipe: Any, bench: VideoBench, on_item: Callable[[int], Any] | None) -> 
     longest = pipe.layout.num_tokens - pipe.layout.frame_length
     widest = [min(method.drafter.max_nodes, longest) for method in built.values() if method.drafter]
     widths = sorted({w for w in (*WIDTHS, *widest) if w <= longest})
-    before = forward_times(pipe, clips[0], widths)
     methods = {name: partial(decode, pipe, method) for name, method in built.items()}
-    outcomes = run_interleaved(methods, clips, on_item)
-    times = _mean(before, forward_times(pipe, clips[0], widths))
+    outcomes, times = run_timed(pipe, methods, clips, widths, on_item)
     context = pipe.layout.num_tokens - clips[0].open(pipe).stopping.max_new_tokens
     for outcome in outcomes.values():
         pairs = zip(clips, outcome.samples, strict=True)
@@ -132,12 +130,6 @@ def _run(pipe: Any, bench: VideoBench, on_item: Callable[[int], Any] | None) -> 
         for name, b in built.items()
     ]
     return BenchReport("video", pipe.device.type, _settings(pipe, bench, outcomes, times), entries)
-
-
-def _mean(first: ForwardTimes, second: ForwardTimes) -> ForwardTimes:
-    """The mean of two measurements, of before and after the items."""
-    by_width = {width: (first.by_width[width] + second.by_width[width]) / 2 for width in first.by_width}
-    return ForwardTimes((first.prefill + second.prefill) / 2, by_width)
 
 
 def _settings(pipe: Any, bench: VideoBench, outcomes: dict[str, Outcome], times: ForwardTimes) -> dict[str, Any]:

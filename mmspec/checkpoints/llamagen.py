@@ -25,6 +25,9 @@ from mmspec.image.llamagen import LlamaGenTransformer
 from mmspec.image.llamagen_configs import SIZES, image_grid
 from mmspec.models.strict import list_names
 
+Plan = dict[str, list[tuple[str, tuple[int, ...]]]]
+"""Tensor of ours -> the released tensors that stack to it, with their shapes."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -96,18 +99,34 @@ def load_llamagen_transformer(
     """
     name = Path(path).name
     tensors, layout = _identify(read_tensors(path), name)
-    config = _infer_config(tensors, layout, num_heads, name)
+    config = infer_config(tensors, layout, num_heads, name)
     config["grid_height"], config["grid_width"] = image_grid(image_size, downsample)
     with init_empty_weights():
         model = LlamaGenTransformer(**config)
-    plan = _plan(config, layout)
+    fill(model, tensors, plan_decoder(config, layout), name, dtype)
+    return model
+
+
+def fill(model: torch.nn.Module, tensors: dict[str, Tensor], plan: Plan, name: str, dtype: torch.dtype | None) -> None:
+    """Give ``model``, made without weights, the tensors that ``plan`` names, and make it ready for inference.
+
+    Args:
+        model: The model.
+        tensors: The file's tensors, consumed.
+        plan: For every tensor of the model, the source tensors that stack to it, with their shapes.
+        name: Of the file, for errors.
+        dtype: Type of the weights; ``None`` keeps the file's.
+
+    Raises:
+        ValueError: If a tensor is missing, unexpected or of another shape.
+    """
     check_tensors(tensors, {part: shape for parts in plan.values() for part, shape in parts}, name)
     state = {}
     for target, parts in plan.items():
         rows = [tensors.pop(part).to(dtype=dtype) for part, _ in parts]
         state[target] = torch.cat(rows) if len(rows) > 1 else _own(rows[0])
     model.load_state_dict(state, strict=True, assign=True)
-    return model.requires_grad_(False).eval()
+    model.requires_grad_(False).eval()
 
 
 def convert_llamagen_transformer(
@@ -142,7 +161,7 @@ def _identify(tensors: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor],
     )
 
 
-def _infer_config(tensors: Mapping[str, Tensor], layout: Layout, num_heads: int | None, name: str) -> dict[str, Any]:
+def infer_config(tensors: Mapping[str, Tensor], layout: Layout, num_heads: int | None, name: str) -> dict[str, Any]:
     """Read the widths off the shapes. Only heads are not in the file; they come from the table of sizes.
 
     Widths are what most tensors say, so that one misshapen tensor is the one that the shape check names.
@@ -156,7 +175,7 @@ def _infer_config(tensors: Mapping[str, Tensor], layout: Layout, num_heads: int 
     common = partial(_common_rows, tensors, layout, num_layers, name)
     hidden_size = common(layout.attention_norm, layout.feed_forward_norm)
     if num_heads is None:
-        num_heads = _published_heads(hidden_size, num_layers, name)
+        num_heads = published_heads(hidden_size, num_layers, name)
     key_rows = common(layout.qkv[-1]) if len(layout.qkv) == 3 else (common(layout.qkv[0]) - hidden_size) // 2
     config: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -178,7 +197,7 @@ def _common_rows(tensors: Mapping[str, Tensor], layout: Layout, num_layers: int,
     return mode(shape[0] for shape in shapes)
 
 
-def _published_heads(hidden_size: int, num_layers: int, name: str) -> int:
+def published_heads(hidden_size: int, num_layers: int, name: str) -> int:
     for size in SIZES.values():
         if (size.hidden_size, size.num_layers) == (hidden_size, num_layers):
             return size.num_heads
@@ -224,12 +243,12 @@ def _shape(tensors: Mapping[str, Tensor], key: str, dimensions: int, name: str) 
     return shape
 
 
-def _plan(config: Mapping[str, Any], layout: Layout) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+def plan_decoder(config: Mapping[str, Any], layout: Layout) -> Plan:
     """For every tensor of ours, the source tensors that stack to it, with their shapes."""
     width, vocabulary, inner = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     key_width = (config["num_kv_heads"] or config["num_heads"]) * (width // config["num_heads"])
     qkv_rows = (width + 2 * key_width,) if len(layout.qkv) == 1 else (width, key_width, key_width)
-    plan: dict[str, list[tuple[str, tuple[int, ...]]]] = {
+    plan: Plan = {
         "token_embedding.weight": [(layout.token_embedding, (vocabulary, width))],
         "norm.weight": [(layout.norm, (width,))],
         "head.weight": [(layout.head, (vocabulary, width))],

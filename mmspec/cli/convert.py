@@ -59,6 +59,35 @@ def llamagen(
         say(f"Try: mmspec image --model {output} {'PROMPT' if text_encoder else '--class-label 207'} --drafter jacobi")
 
 
+@app.command("any-order")
+def any_order(
+    kind: Annotated[str, typer.Argument(help="randar or arpg.")],
+    transformer: Annotated[Path, typer.Argument(help="Decoder file, e.g. randar_0.7b_llamagen_360k.safetensors.")],
+    vq: Annotated[Path, typer.Argument(help="LlamaGen's VQ tokenizer file, e.g. vq_ds16_c2i.pt.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    image_size: Annotated[str, typer.Option(help="Pixels that the decoder was trained for.")] = "256",
+    num_heads: Annotated[
+        int | None, typer.Option(help="Attention heads, where the size is none of the published.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of the decoder; default as stored.")] = None,
+) -> None:
+    """Convert a released RandAR or ARPG decoder and its VQ tokenizer; nothing is written if a file does not fit.
+
+    [bold]Example[/]: mmspec convert any-order randar model.safetensors vq_ds16_c2i.pt randar-xl
+    """
+    size = parse_size(image_size)
+    for file in (transformer, vq):
+        if not file.exists():
+            raise FileNotFoundError(f"{file} does not exist; name a released file.")
+    from mmspec.checkpoints.any_order import convert_any_order
+    from mmspec.runner.device import pick_dtype
+
+    number = None if dtype is None else pick_dtype(dtype)
+    convert_any_order(kind, transformer, vq, output, image_size=size, num_heads=num_heads, dtype=number)
+    tell_files([output])
+    say(f"Try: mmspec image --model {output} --class-label 207 --drafter jacobi --set drafter.initializer=uniform")
+
+
 @app.command("lantern-drafter")
 def lantern_drafter(
     drafter: Annotated[Path, typer.Argument(help="Drafter file or folder as published by LANTERN.")],

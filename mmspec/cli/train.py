@@ -9,8 +9,9 @@ import typer
 
 from mmspec.cli.recipes import BatchSize, Compile, Device, Minutes, Output, Resume, Seed, Settings, Steps, run_recipe
 from mmspec.cli.train_asr import app as asr
+from mmspec.cli.train_randar import randar, randar_export
 from mmspec.cli.train_tts import app as tts
-from mmspec.cli.train_video import video_ar, video_tokenizer
+from mmspec.cli.train_video import video_ar, video_export, video_tokenizer
 from mmspec.cli.train_vlm import app as vlm
 
 app = typer.Typer(help="Train the embedded checkpoints from their data.", no_args_is_help=True)
@@ -19,6 +20,9 @@ app.add_typer(tts, name="tts")
 app.add_typer(vlm, name="vlm")
 app.command("video-tokenizer")(video_tokenizer)
 app.command("video-ar")(video_ar)
+app.command("video-export")(video_export)
+app.command("randar")(randar)
+app.command("randar-export")(randar_export)
 
 VLM_HEADS = {
     "block": ("mmspec.training.vlm_drafter", "VlmDrafterConfig"),

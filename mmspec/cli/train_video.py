@@ -1,4 +1,4 @@
-"""``mmspec train video-tokenizer`` and ``video-ar``: the recipes of mmspec/tiny-video."""
+"""``mmspec train video-tokenizer``, ``video-ar`` and ``video-export``: the recipes of mmspec/tiny-video."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.output import tell_files
 from mmspec.cli.recipes import BatchSize, Compile, Device, Minutes, Output, Resume, Seed, Settings, Steps, run_recipe
 
 Data = Annotated[Path, typer.Option(help="Folder of the emoji archives; missing ones are fetched with npm.")]
@@ -58,3 +59,27 @@ def video_ar(
         "batch_size": batch_size, "seed": seed, "compile": compile, "resume": resume,
     }  # fmt: skip
     run_recipe("mmspec.training.video_ar", "VideoARConfig", given, device, settings)
+
+
+def video_export(
+    run: Annotated[Path, typer.Option(help="Output folder of 'mmspec train video-ar', of a running training too.")],
+    output: Output,
+    tokenizer_run: Annotated[
+        list[Path] | None,
+        typer.Option(help="Output folder of 'mmspec train video-tokenizer'; repeat it, first to last."),
+    ] = None,
+    assessment: Annotated[Path | None, typer.Option(help="Text for the card on what the clips look like.")] = None,
+    steps: Steps = None,
+) -> None:
+    """Write a trained video model, its samples and its card; with ``--steps`` if that was the training's limit.
+
+    A model that started from an exported one has its tokenizer: then there is no ``--tokenizer-run``.
+
+    [bold]Example[/]: mmspec train video-export --run runs/video-ar --tokenizer-run runs/video-tokenizer -o tiny-video
+    """
+    from mmspec.training import video_ar, video_tokenizer
+    from mmspec.training.video_export import export
+
+    runs = [video_tokenizer.saved_config(folder) for folder in tokenizer_run or ()]
+    text = "" if assessment is None else assessment.read_text()
+    tell_files([export(video_ar.saved_config(run, steps), runs, output, text)])

@@ -10,7 +10,7 @@ learns to continue what it recognises and to ignore the prompt. Rows whose conte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class Corruption:
             picture: nothing but the prompt tells what the targets are.
         suffix: A prefix of random length stays clean, each later code is replaced with a probability from [0.5, 1].
         scattered: Each code is replaced with a probability from [0, 0.5].
+        stale: Of clips: as ``suffix``, but each replaced code becomes the one at its place one frame before, which is what
+            a Jacobi window holds whose slots start as copies of the last frame.
 
     Raises:
         ValueError: If a share is negative or they exceed 1 together.
@@ -33,9 +35,11 @@ class Corruption:
     lost: float = 0.0
     suffix: float = 0.3
     scattered: float = 0.3
+    stale: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.lost, self.suffix, self.scattered) < 0 or self.lost + self.suffix + self.scattered > 1:
+        shares = astuple(self)
+        if min(shares) < 0 or sum(shares) > 1:
             raise ValueError(f"The shares of {self} must be at least 0 and together at most 1.")
 
 
@@ -49,8 +53,8 @@ def corrupt(
 ) -> Tensor:
     """Corrupt ``codes`` by the expected ``shares``.
 
-    A replaced code becomes, with equal chances, a random code, its left neighbour, the code above, or another row's
-    code at the same position; in a clip also the code at its place one frame before.
+    A replaced code becomes, with equal chances, its left neighbour, the code above, another row's code at the same
+    position, or, in a picture, a random code; in a clip the code at its place one frame before.
 
     Args:
         codes: Image or video codes (R, N) in raster order.
@@ -62,7 +66,12 @@ def corrupt(
 
     Returns:
         New codes (R, N); ``codes`` is left alone.
+
+    Raises:
+        ValueError: If ``shares`` has stale rows, but there are no frames.
     """
+    if shares.stale and frame_length is None:
+        raise ValueError(f"`stale` is {shares.stale}, but pictures have no frame before; it must be 0.")
     rows, length = codes.shape
 
     def uniform(*shape: int) -> Tensor:
@@ -72,9 +81,10 @@ def corrupt(
     is_lost = kind < shares.lost
     is_suffix = ~is_lost & (kind < shares.lost + shares.suffix)
     is_scattered = ~is_lost & ~is_suffix & (kind < shares.lost + shares.suffix + shares.scattered)
+    is_stale = (kind >= 1 - shares.stale) & ~(is_lost | is_suffix | is_scattered)
     start = torch.randint(0, length + 1, (rows, 1), generator=generator)
     rate = is_lost * (0.8 + 0.2 * uniform(rows, 1)) + is_scattered * (0.5 * uniform(rows, 1))
-    rate = rate + is_suffix * (position >= start) * (0.5 + 0.5 * uniform(rows, 1))  # (R, N)
+    rate = rate + (is_suffix | is_stale) * (position >= start) * (0.5 + 0.5 * uniform(rows, 1))  # (R, N)
     replaced = uniform(rows, length) < rate
 
     noise = torch.randint(num_codes, (rows, length), generator=generator)
@@ -83,10 +93,12 @@ def corrupt(
     other = codes[torch.randperm(rows, generator=generator)]
     # neighbours of a lost context would give the picture away
     left, above = (torch.where(is_lost, noise, source) for source in (left, above))
-    sources = [noise, left, above, other]  # each (R, N)
+    odd = noise
     if frame_length is not None:
         replaced = replaced & (position >= frame_length)
-        sources.append(torch.cat([noise[:, :frame_length], codes[:, :-frame_length]], dim=1))
+        odd = torch.cat([codes[:, :frame_length], codes[:, :-frame_length]], dim=1)
+        odd = torch.where(is_lost, noise, odd)
+    sources = torch.stack([odd, left, above, other])  # each (R, N)
     choice = torch.randint(len(sources), (rows, length), generator=generator)
-    choice = torch.where(is_lost & (uniform(rows, 1) < 0.5), 3, choice)
-    return torch.where(replaced, torch.stack(sources).gather(0, choice[None])[0], codes)
+    choice = torch.where(is_lost & (uniform(rows, 1) < 0.5), 3, choice).masked_fill(is_stale, 0)
+    return torch.where(replaced, sources.gather(0, choice[None])[0], codes)

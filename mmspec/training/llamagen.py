@@ -207,10 +207,15 @@ class Dataset:
 
 def load_dataset(config: LlamaGenConfig, vq: VQModel) -> Dataset:
     """The listed emoji of the configured classes as codes of ``vq``."""
-    emoji = load_emoji(EmojiConfig(data=config.data, size=vq.config.sample_size, classes=config.classes))
-    chosen, labels = listed_emoji(emoji, config.classes)
-    if config.names:
-        kept = np.isin(chosen.names, config.names)
+    return load_drawings(config.data, vq, config.classes, config.names)
+
+
+def load_drawings(data: Path, vq: VQModel, classes: tuple[str, ...], names: tuple[str, ...]) -> Dataset:
+    """The emoji ``names`` of ``classes``, all of them if ``names`` is empty, in three styles as codes of ``vq``."""
+    emoji = load_emoji(EmojiConfig(data=data, size=vq.config.sample_size, classes=classes))
+    chosen, labels = listed_emoji(emoji, classes)
+    if names:
+        kept = np.isin(chosen.names, names)
         chosen, labels = chosen.select(kept), labels[kept]
     return Dataset(encode(vq, chosen.images), chosen.names, labels, chosen.styles)
 

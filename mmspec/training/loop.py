@@ -317,6 +317,12 @@ def restore_average(model: nn.Module, output: Path) -> dict[str, float]:
     return _summary(state)
 
 
+def read_settings(output: Path) -> dict[str, Any]:
+    """Settings that the checkpoint in ``output`` was made with, as JSON holds them; limits and device are not among them."""
+    settings: dict[str, Any] = torch.load(checkpoint_path(output), weights_only=True, map_location="cpu")["config"]
+    return settings
+
+
 def read_progress(output: Path) -> dict[str, float]:
     """Steps and minutes of the checkpoint in ``output``."""
     return _summary(torch.load(checkpoint_path(output), weights_only=True, map_location="cpu"))

@@ -1,8 +1,9 @@
 """Recipe of the embedded video model: a small VideoARTransformer of the Video2World kind and a T5 encoder, from scratch.
 
 Cross-entropy of every code after the first latent frame, given the caption and the codes before it, plus 1e-4 times the
-mean squared log-partition (NVIDIA, 2025, section 5.1); part of the contexts is corrupted, see
-:mod:`mmspec.training.corruption`. Part of the captions is dropped: then the context is zeros.
+mean squared log-partition (NVIDIA, 2025, section 5.1). Part of the contexts is corrupted, most of them toward the codes of
+the frame before, see :mod:`mmspec.training.corruption`: a Jacobi window that starts from these codes then meets a decoder
+that knows such windows. Part of the captions is dropped: then the context is zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mmspec.image.video_ar import VideoARTransformer
 from mmspec.image.video_tokenizer import DiscreteVideoTokenizer
 from mmspec.training.captions import tokenize, train_bpe
 from mmspec.training.corruption import Corruption, corrupt
-from mmspec.training.loop import LoopConfig, fit, restore_average, step_generator
+from mmspec.training.loop import LoopConfig, fit, read_settings, restore_average, step_generator
 from mmspec.training.video_clips import ClipConfig, ClipSet, all_captions, load_clips, to_videos
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class VideoARConfig(LoopConfig):
         text_size, text_layers, text_vocab_size: Width and depth of the text encoder, and its pieces.
         dropped_captions: Share of samples without a caption.
         corruption: Shares of samples with a corrupted context.
+        start_from: Folder of an exported model of the same tokenizer, whose decoder, text encoder and text pieces are the
+            start; the widths are then its own.
 
     Raises:
         ValueError: If a number is out of range.
@@ -64,13 +67,16 @@ class VideoARConfig(LoopConfig):
     text_layers: int = 1
     text_vocab_size: int = 400
     dropped_captions: float = 0.15
-    corruption: Corruption = field(default_factory=lambda: Corruption(suffix=0.5, scattered=0.2))
+    corruption: Corruption = field(default_factory=lambda: Corruption(suffix=0.0, scattered=0.25, stale=0.45))
+    start_from: Path | None = None
     batch_size: int = 16
+    learning_rate: float = 2e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("data", "tokenizer"):
-            object.__setattr__(self, name, Path(getattr(self, name)))
+        for name in ("data", "tokenizer", "start_from"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if self.hidden_size % self.num_heads or self.text_size % 16:
             raise ValueError(
                 f"`hidden_size` ({self.hidden_size}) must be a multiple of `num_heads` ({self.num_heads}) and "
@@ -116,7 +122,15 @@ def frame_length(transformer: VideoARTransformer) -> int:
 
 
 def build(config: VideoARConfig, tokenizer: DiscreteVideoTokenizer, clips: ClipConfig) -> CaptionedVideoDecoder:
-    """An untrained model whose codes are those of ``tokenizer``."""
+    """An untrained model whose codes are those of ``tokenizer``, or that of ``config.start_from``.
+
+    Raises:
+        ValueError: If the model to start from reads other codes or other clips.
+    """
+    side = clips.frame_size // tokenizer.config.spatial_compression
+    latent_shape = tokenizer.latent_frames(clips.num_frames), side, side
+    if config.start_from is not None:
+        return _started(config.start_from, tokenizer.num_codes, latent_shape)
     text = T5Config(
         vocab_size=config.text_vocab_size,
         d_model=config.text_size,
@@ -127,7 +141,6 @@ def build(config: VideoARConfig, tokenizer: DiscreteVideoTokenizer, clips: ClipC
         feed_forward_proj="gated-gelu",
         dropout_rate=0.0,
     )
-    side = clips.frame_size // tokenizer.config.spatial_compression
     transformer = VideoARTransformer(
         vocab_size=tokenizer.num_codes,
         num_embeddings=tokenizer.num_codes + 1,
@@ -138,7 +151,7 @@ def build(config: VideoARConfig, tokenizer: DiscreteVideoTokenizer, clips: ClipC
         num_kv_heads=config.num_kv_heads,
         head_dim=config.hidden_size // config.num_heads,
         intermediate_size=config.intermediate_size,
-        latent_shape=(tokenizer.latent_frames(clips.num_frames), side, side),
+        latent_shape=latent_shape,
         context_dim=config.text_size,
         absolute_positions=True,
         rope_theta=1000.0,  # the longest axis has few positions
@@ -148,6 +161,20 @@ def build(config: VideoARConfig, tokenizer: DiscreteVideoTokenizer, clips: ClipC
             residual = name.endswith((".out.weight", "feed_forward.down.weight"))
             nn.init.normal_(weight, std=0.02 / math.sqrt(2 * config.num_layers) if residual else 0.02)
     return CaptionedVideoDecoder(T5EncoderModel(text), transformer)
+
+
+def _started(folder: Path, num_codes: int, latent_shape: tuple[int, int, int]) -> CaptionedVideoDecoder:
+    """The trainable parts of the exported model in ``folder``."""
+    transformer = VideoARTransformer.from_pretrained(folder / "transformer", torch_dtype=torch.float32)
+    found = transformer.config.vocab_size, tuple(transformer.config.latent_shape)
+    if found != (num_codes, latent_shape):
+        raise ValueError(
+            f"`start_from` is {folder}, whose {found[0]} codes and clips of {found[1]} are not the {num_codes} codes and "
+            f"clips of {latent_shape} of the tokenizer."
+        )
+    return CaptionedVideoDecoder(
+        T5EncoderModel.from_pretrained(folder / "text_encoder", dtype=torch.float32), transformer
+    )
 
 
 @dataclass
@@ -195,7 +222,10 @@ def load_dataset(config: VideoARConfig, tokenizer: DiscreteVideoTokenizer) -> Vi
         config.output.mkdir(parents=True, exist_ok=True)
         save_file({"codes": codes}, cache.with_suffix(".tmp"))
         cache.with_suffix(".tmp").replace(cache)
-    captioner = train_bpe(all_captions(clips.config.names), config.text_vocab_size, config.context_length)
+    if config.start_from is not None:
+        captioner = PreTrainedTokenizerFast.from_pretrained(config.start_from / "tokenizer")
+    else:
+        captioner = train_bpe(all_captions(clips.config.names), config.text_vocab_size, config.context_length)
     side = clips.config.frame_size // tokenizer.config.spatial_compression
     shape = tokenizer.latent_frames(clips.config.num_frames), side, side
     return VideoDataset(clips, load_file(cache)["codes"], captioner, tokenizer.num_codes, shape)
@@ -269,6 +299,13 @@ def evaluate(model: CaptionedVideoDecoder, dataset: VideoDataset, config: VideoA
 
 
 _MEASURES = ("loss", "accuracy", "entropy_bits", "copied_frame_accuracy")
+
+
+def saved_config(output: Path, steps: int | None = None) -> VideoARConfig:
+    """The settings of the running or finished training in ``output``; ``steps`` if that was its limit."""
+    settings = read_settings(output)
+    settings["corruption"] = Corruption(**settings["corruption"])
+    return VideoARConfig(output=output, steps=steps, minutes=1, **settings)
 
 
 def load_checkpoint(config: VideoARConfig) -> tuple[CaptionedVideoDecoder, VideoDataset, dict[str, float]]:

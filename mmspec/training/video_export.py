@@ -18,7 +18,7 @@ from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.pipelines.video import VideoPipeline
 from mmspec.pipelines.video_call import VideoOutput
 from mmspec.training.video_ar import VideoARConfig, VideoDataset, evaluate, load_checkpoint
-from mmspec.training.video_card import NOTICE, model_card
+from mmspec.training.video_card import NOTICE, model_card, stage
 from mmspec.training.video_motion import motion_errors
 from mmspec.training.video_tokenizer import VideoTokenizerConfig
 
@@ -49,7 +49,8 @@ def export(
 
     Args:
         config: The decoder's training; its ``output`` holds the checkpoint.
-        tokenizers: The tokenizer's trainings, first to last; their ``output`` holds ``report.json``.
+        tokenizers: The tokenizer's trainings, first to last; their ``output`` holds ``report.json``. None if the decoder
+            started from an exported model: its tokenizer is the model's.
         folder: Where to write the pipeline, ``samples``, ``training.json``, ``README.md`` and ``NOTICE``.
         assessment: Paragraph for the model card on what the clips look like.
         num_samples: First frames that come with the checkpoint, of clips that training never saw.
@@ -57,18 +58,23 @@ def export(
 
     Raises:
         FileNotFoundError: If either training left nothing to export.
+        ValueError: If tokenizers are given beside a model to start from, or neither is.
     """
+    if bool(tokenizers) == (config.start_from is not None):
+        raise ValueError("Give the trainings of the tokenizer, or a model to start from, and not both.")
     folder = Path(folder)
+    earlier = _earlier(config, tokenizers)
     model, dataset, progress = load_checkpoint(config)
     pipe = open_pipeline(config, model, dataset, recommended)
     samples = _write_samples(folder, dataset, num_samples)
     pipe.drafter = JacobiDrafter(**DRAFTER, prior=measure_prior(pipe, samples))
     training = {
-        "tokenizer": [json.loads((stage.output / "report.json").read_text()) for stage in tokenizers],
+        "stages": [*earlier["stages"], _decoder_stage(config, progress, len(tokenizers))],
+        "tokenizer": earlier["tokenizer"],
         "decoder": {**progress, "clips": len(dataset.clips.trained), **evaluate(model, dataset, config)},
         "motion": motion_errors(pipe, dataset.clips, dataset.clips.held_out),
     }
-    card = model_card(pipe, config, tokenizers, training, assessment)
+    card = model_card(pipe, config, training, assessment)
     for part in (pipe.transformer, pipe.video_tokenizer, pipe.text_encoder):
         part.to(torch.float16)
     for name in pipe.components:
@@ -80,6 +86,31 @@ def export(
     (folder / "README.md").write_text(card)
     (folder / "NOTICE").write_text(NOTICE)
     return folder
+
+
+def _earlier(config: VideoARConfig, tokenizers: Sequence[VideoTokenizerConfig]) -> dict[str, Any]:
+    """The ``stages`` before the decoder's training, and the reports of the ``tokenizer``."""
+    if config.start_from is not None:
+        before = json.loads((config.start_from / "training.json").read_text())
+        return {name: before[name] for name in ("stages", "tokenizer")}
+    reports = [json.loads((run.output / "report.json").read_text()) for run in tokenizers]
+    stages = []
+    for number, (run, report) in enumerate(zip(tokenizers, reports, strict=True), start=1):
+        done = stage("video-tokenizer", run, report, {"output": f"runs/tokenizer-{number}"})
+        done["command"] += " --set decoder_only=true" if run.decoder_only else ""
+        done["command"] += f" --set start_from=runs/tokenizer-{number - 1}" if run.start_from else ""
+        stages.append(done)
+    return {"stages": stages, "tokenizer": reports}
+
+
+def _decoder_stage(config: VideoARConfig, progress: dict[str, float], tokenizers: int) -> dict[str, Any]:
+    if config.start_from is None:
+        options = {"tokenizer": f"runs/tokenizer-{tokenizers}/tokenizer", "output": "runs/video-ar"}
+        return stage("video-ar", config, progress, options)
+    options = {"tokenizer": "tiny-video/video_tokenizer", "output": "runs/video-ar-2"}
+    done = stage("video-ar", config, progress, options)
+    done["command"] += " --set start_from=tiny-video"
+    return done
 
 
 def open_pipeline(

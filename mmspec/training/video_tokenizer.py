@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec.image.video_tokenizer import DiscreteVideoTokenizer
-from mmspec.training.loop import LoopConfig, fit, read_progress, restore_average, step_generator
+from mmspec.training.loop import LoopConfig, fit, read_progress, read_settings, restore_average, step_generator
 from mmspec.training.video_clips import ClipConfig, ClipSet, load_clips, to_videos
 from mmspec.training.vq import psnr
 
@@ -152,6 +152,14 @@ def evaluate(model: DiscreteVideoTokenizer, clips: ClipSet, chosen: np.ndarray) 
         "codes_used": int((use > 0).sum()),
         "entropy_bits": float(-(share * share.log2()).sum()),
     }
+
+
+def saved_config(output: Path) -> VideoTokenizerConfig:
+    """The settings of the running or finished training in ``output``."""
+    settings = read_settings(output)
+    for name in ("channels", "levels"):
+        settings[name] = tuple(settings[name])
+    return VideoTokenizerConfig(output=output, minutes=1, **settings)
 
 
 def load_checkpoint(config: VideoTokenizerConfig) -> tuple[DiscreteVideoTokenizer, dict[str, float]]:

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from mmspec.acceptance import ACCEPTANCE_RULES
 from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.guidance import Guidance
 from mmspec.core.noise import RowNoise
 from mmspec.core.sampling import SamplingParams
-from mmspec.core.verify import Verdict
+from mmspec.core.stats import DecodeStats
+from mmspec.core.verify import Guarantee, Verdict
 from mmspec.drafters.jacobi import COUPLINGS, JacobiDrafter
-from mmspec.image.any_order import AnyOrderModel, arpg_groups, cell_order, in_raster, randar_groups, sample_groups
+from mmspec.image.any_order import AnyOrderModel, arpg_groups, cell_order, in_raster, randar_groups, teacher_forced
+from mmspec.image.parallel_groups import ParallelDecoder
 from mmspec.image.randar import RandARTransformer
 from tests.oracles.any_order import NETWORKS, full_logits, open_runner, tiny_network
 from tests.oracles.decode import decode, seeds
@@ -136,14 +139,40 @@ def test_known_cells_stay_and_the_rest_continues_them(kind: str) -> None:
     assert laws.shape == (12, 5)
 
 
+@torch.no_grad()
+def parallel(model: AnyOrderModel, groups: list[int], rows: int, scale: float = 1.0) -> Tensor:
+    """Tokens (rows, cells) of the native sampler with the seeds of :func:`seeds`."""
+    noise, stats = RowNoise(seeds(rows), model.vocab_size), DecodeStats("parallel", Guarantee.LAW_OF_TRANSFORM)
+    decoder = ParallelDecoder(model, groups, noise, SamplingParams(), Guidance(scale), stats)
+    *_, last = decoder.steps()
+    assert last.finished
+    assert stats.forwards == len(groups)
+    return last.tokens
+
+
 @EVERY
-def test_groups_of_one_are_plain_decoding(kind: str) -> None:
+def test_one_pass_for_training_equals_the_whole_sequence(kind: str) -> None:
+    network = tiny_network(kind, 7, (3, 4))
+    tokens = torch.randint(7, (2, 12), generator=torch.Generator().manual_seed(0))
+    orders = torch.stack([WIDE, WIDE.flip(0)])
+    with torch.no_grad():
+        laws = teacher_forced(network, torch.tensor([1, 2]), tokens, orders)
+    for row, label in enumerate((1, 2)):
+        torch.testing.assert_close(laws[row], full_logits(network, label, tokens[row], orders[row]), atol=2e-5, rtol=0)
+
+
+@EVERY
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_groups_of_one_are_plain_decoding(kind: str, scale: float) -> None:
     network = tiny_network(kind, 5, (3, 4))
-    labels = torch.tensor([0, 3])
-    plain = decode(open_runner(network, labels, WIDE, 1), seeds(2), 12)[0]
-    model = AnyOrderModel(network, labels, WIDE)
-    tokens = sample_groups(model, [1] * 12, RowNoise(seeds(2), 5), SamplingParams())
-    assert torch.equal(tokens, plain)
+    labels, guided = torch.tensor([0, 3]), scale != 1
+    plain = decode(open_runner(network, labels, WIDE, 1, scale), seeds(2), 12)[0]
+    assert torch.equal(parallel(AnyOrderModel(network, labels, WIDE, guided), [1] * 12, 2, scale), plain)
+    rest = decode(open_runner(network, labels, WIDE, 1, scale, known=plain[:, :4]), seeds(2), 8)[0]
+    model = AnyOrderModel(network, labels, WIDE, guided, known=plain[:, :4])
+    assert torch.equal(parallel(model, [1] * 8, 2, scale), rest)
+    with pytest.raises(ValueError, match="8 cells"):
+        parallel(model, [1] * 12, 2, scale)
 
 
 @EVERY
@@ -152,7 +181,7 @@ def test_a_group_is_drawn_from_its_own_independent_laws(kind: str) -> None:
     network = tiny_network(kind)
     count = 3000
     model = AnyOrderModel(network, torch.ones(count, dtype=torch.long), ORDER)
-    tokens = sample_groups(model, [2, 2], RowNoise(seeds(count), 3), SamplingParams())
+    tokens = parallel(model, [2, 2], count)
     observed = string_numbers(tokens, 3)
     assert abs(z_score(observed, _group_law(network, kind))) < 4.5
     assert z_score(observed, law_of_order(network, 1, ORDER)) > 8

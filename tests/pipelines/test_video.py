@@ -41,12 +41,11 @@ def tokens(pipe: VideoPipeline, **arguments: Any) -> torch.Tensor:
     return pipe(**{"video": BATCH, "seed": SEEDS, "output_type": "tokens", **arguments}).tokens
 
 
-@pytest.mark.parametrize("within_frame", [False, True])
-@pytest.mark.parametrize("initializer", [*FRAME_INITIALIZERS, "mix", "uniform"])
-def test_batches_equal_plain_decoding(pipe: VideoPipeline, initializer: str, within_frame: bool) -> None:
-    for arguments in ({}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9}):
-        plain = tokens(pipe, speculate=False, **arguments)
-        for window in (3, 13):
+@pytest.mark.parametrize("arguments", [{}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9}])
+def test_batches_equal_plain_decoding(pipe: VideoPipeline, arguments: dict[str, Any]) -> None:
+    plain = tokens(pipe, speculate=False, **arguments)
+    for initializer in (*FRAME_INITIALIZERS, "mix", "uniform"):
+        for window, within_frame in ((3, False), (13, False), (13, True)):
             pipe.drafter = JacobiDrafter(
                 window=window, initializer=initializer, within_frame=within_frame, controller="fixed"
             )
@@ -62,8 +61,7 @@ def test_other_drafters_equal_plain_decoding(pipe: VideoPipeline, drafter: Any) 
     assert torch.equal(tokens(pipe), plain)
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
-@pytest.mark.parametrize("initializer", FRAME_INITIALIZERS)
+@pytest.mark.parametrize(("initializer", "coupling"), [*zip(FRAME_INITIALIZERS, COUPLINGS, strict=True)])
 def test_rows_equal_solo(pipe: VideoPipeline, initializer: str, coupling: str) -> None:
     for within_frame, rule in ((False, None), (True, RatioAcceptance())):
         pipe.drafter = JacobiDrafter(9, coupling, initializer, controller="fixed", within_frame=within_frame)
