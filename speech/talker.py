@@ -63,6 +63,11 @@ class CodePredictor(nn.Module):
         """Hidden states (R, N, E) for ``inputs`` (R, N, D), talker states or embeddings, at ``positions``."""
         return self.stack(self.small_to_mtp_projection(inputs), positions, mask, cache)
 
+    def start(self, states: Tensor) -> Tensor:
+        """Talker ``states`` (..., D) as the predictor reads them, on the scale of its outputs (..., E): drafts may start there."""
+        read = self.small_to_mtp_projection(states)
+        return torch.nn.functional.rms_norm(read, read.shape[-1:])
+
     def _run(self, positions: Tensor) -> slice | None:
         """The heads of consecutive ``positions`` (N,), which then need no copy; reading them costs a synchronisation elsewhere."""
         first, last = int(positions[0]), int(positions[-1])

@@ -112,10 +112,7 @@ class TalkerModel:
         return torch.nn.functional.pad(logits, (0, self.vocab_size - logits.shape[-1]), value=-torch.inf)
 
     def start_state(self, states: Tensor) -> Tensor:
-        predictor = self.network.code_predictor
-        return torch.nn.functional.rms_norm(
-            predictor.small_to_mtp_projection(states), (predictor.stack.sizes.hidden_size,)
-        )
+        return self.network.code_predictor.start(states)
 
     def code_table(self) -> Tensor:
         predictor, codes = self.network.code_predictor, self.network.config.num_codes

@@ -1,6 +1,6 @@
 """Third stage of the embedded voice: talker and code predictor.
 
-Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later. Outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
+Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later. The talker's state and outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
 heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
 changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
 were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text. The
@@ -139,15 +139,16 @@ class TalkerTrainer(nn.Module):
         return total, {name: part.item() for name, part in parts.items()}
 
     def residual_losses(self, states: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of codes (M, G) given talker states (M, D) before them: of the next code, and of later ones."""
+        """Cross-entropy of codes (M, G) given talker states (M, D) before them: of the next code, and of guesses ahead."""
         predictor, books = self.talker.code_predictor, codes.shape[1]
         inputs = torch.cat([states[:, None], self.talker.embed_codes(codes[:, :-1], 0)], dim=1)
         hidden = predictor(inputs, torch.arange(books)[None])[:, 1:]  # (M, G - 1, E), position p = index + 1
         logits = torch.einsum("mpe,pke->mkp", hidden, predictor.lm_head).float()
         some = slice(self.config.ahead_frames)
-        ahead = torch.einsum("mpe,gke->mkpg", hidden[some], predictor.lm_head).float()
-        target = codes[some, None, 1:].expand(-1, books - 1, -1)
-        later = torch.ones(books - 1, books - 1, dtype=torch.bool).triu(1)
+        sources = torch.cat([predictor.start(states[some])[:, None], hidden[some]], dim=1)  # (m, G, E)
+        ahead = torch.einsum("mpe,gke->mkpg", sources, predictor.lm_head).float()
+        target = codes[some, None, 1:].expand(-1, books, -1)
+        later = torch.ones(books, books - 1, dtype=torch.bool).triu()  # the talker's state guesses all of them
         losses = F.cross_entropy(ahead, target, reduction="none").mean(0)
         return F.cross_entropy(logits, codes[:, 1:]), losses[later].mean()
 
