@@ -106,6 +106,10 @@ def write_pipeline(pipe: TextToSpeechPipeline, folder: Path) -> None:
     for part in parts:
         if part is not None:
             part.to(torch.float32)
+    for path in folder.glob("**/config.json"):
+        settings = _read(path)
+        settings.pop("_name_or_path", None)  # the folder of the training run, which is nobody's business
+        _write(path, settings)
 
 
 def _read(path: Path) -> dict[str, Any]:

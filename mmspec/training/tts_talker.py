@@ -1,10 +1,13 @@
 """Third stage of the embedded voice: talker and code predictor.
 
-Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later. The talker's state and outputs of the code predictor are also asked, with a small weight, for the codes after the next one through those codes' own
-heads (Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and
-changes no law, but makes drafting by shifted heads useful. Codes and whole frames of the past are replaced by random ones: codes that
-were recorded once tell the sentence by themselves, and without that the talker would copy from them and never read the text. The
-text track's durations learn from the alignment by a Poisson likelihood, whose optimum is the mean.
+Loss: cross-entropy of code 0 and the end after every frame, and of the residual codes, which together weigh more since they are learnt later.
+The talker's state and the outputs of the code predictor are also asked for codes further ahead, through those codes' own heads
+(Gloeckle et al., 2024, "Better & Faster Large Language Models via Multi-token Prediction"); it adds no weights and changes no law, but
+makes drafts good. Codes and whole frames of the past are replaced by random ones: codes that were recorded once tell the sentence by themselves,
+and without that the talker would copy from them and never read the text.
+
+Frames read the text with the durations of the alignment. A second run goes on with durations that are somewhat wrong, as planned ones are: the
+voice then follows the sound that it has made where text and sound disagree. Planning durations is the next stage.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def export(
         shutil.rmtree(folder / name, ignore_errors=True)
     pipe.save_pretrained(folder)
     _clean_config(folder / "text_encoder" / "config.json", dtype="float32")  # stored in half, meant to run in full
-    _clean_config(folder / "video_tokenizer" / "config.json")
+    for name in ("video_tokenizer", "transformer"):
+        _clean_config(folder / name / "config.json")
     (folder / "training.json").write_text(json.dumps(training, indent=2) + "\n")
     (folder / "README.md").write_text(card)
     (folder / "NOTICE").write_text(NOTICE)
