@@ -42,6 +42,7 @@ ALLOWED = {
     **{name: {*METHODS, name} for name in MODALITIES},
     "checkpoints": {*BELOW_PIPELINES, "pipelines"},  # a converter ends by writing a pipeline folder
     "pipelines": {*BELOW_PIPELINES, "pipelines"},
+    "batch": {*BELOW_PIPELINES, "pipelines", "batch"},
     "bench": EVERYTHING,
     "training": EVERYTHING,
     "cli": EVERYTHING,

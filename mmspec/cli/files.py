@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmspec.pipelines.pictures import png_bytes
-
 IMAGE_SUFFIXES = (".png",)
 _OTHER_IMAGES = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
@@ -64,6 +62,8 @@ class PictureWriter:
 
     def write(self, picture: Any, name: str, facts: Mapping[str, Any]) -> Path:
         """Write ``picture``, with ``facts`` as text chunks, under a name made from ``name``; return the path."""
+        from mmspec.pipelines.pictures import png_bytes
+
         content = png_bytes(picture, facts)
         if self.exact:
             return self._create(self.out, content)
