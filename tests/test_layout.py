@@ -30,7 +30,7 @@ MODELS = {*BASE, "runner", "models"}
 METHODS = {*MODELS, "acceptance", "drafters", "schedules"}
 MODALITIES = {"image", "speech", "vlm"}
 BELOW_PIPELINES = {*METHODS, *MODALITIES, "checkpoints"}
-EVERYTHING = {*BELOW_PIPELINES, "pipelines", "bench", "training", "cli"}
+EVERYTHING = {*BELOW_PIPELINES, "pipelines", "batch", "bench", "training", "cli"}
 #: what each part may import
 ALLOWED = {
     "core": BASE,
