@@ -20,7 +20,7 @@ import torch
 
 from mmspec.bench.answers import correctness
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
-from mmspec.bench.measure import forward_times
+from mmspec.bench.measure import ForwardClock
 from mmspec.bench.methods import BuiltMethod, Method, Parts
 from mmspec.bench.report import BenchReport, ForwardTimes, MethodFigures, forward_seconds, median_wall_ratio
 from mmspec.bench.vlm_methods import build_vlm_methods
@@ -160,13 +160,20 @@ def _run(pipe: Any, bench: VlmBench, on_item: Callable[[int], Any] | None) -> Be
         else partial(decode, pipe, method)
         for name, method in built.items()
     }
-    times = task_times(pipe, bench, built)
+    clocks = task_clocks(pipe, bench, built)
     entries: list[MethodFigures] = []
-    settings = _settings(pipe, bench, built, times)
+    settings = _settings(pipe, bench, built)
     for number, temperature in enumerate(bench.temperatures):
         done = number * len(bench.items)
-        tell = None if on_item is None else (lambda count, done=done: on_item(done + count))
-        outcomes = run_interleaved(runs, bench.questions(temperature), tell)
+
+        def after(count: int, done: int = done) -> None:
+            clocks[bench.items[count - 1].task].turn()
+            if on_item is not None:
+                on_item(done + count)
+
+        outcomes = run_interleaved(runs, bench.questions(temperature), after)
+        times = {task: clock.times() for task, clock in clocks.items()}
+        settings["forward_ms"] = milliseconds(times)
         suffix = f"-t{temperature:g}" if number else ""
         for name, method in built.items():
             entry = figures(method.method, outcomes[name], outcomes["plain"], bench.items, times, temperature)
@@ -177,13 +184,13 @@ def _run(pipe: Any, bench: VlmBench, on_item: Callable[[int], Any] | None) -> Be
     return BenchReport("vlm", pipe.device.type, settings, entries)
 
 
-def task_times(pipe: Any, bench: VlmBench, built: dict[str, BuiltMethod]) -> dict[str, ForwardTimes]:
-    """Seconds of the target's forwards for the first question of each task."""
+def task_clocks(pipe: Any, bench: VlmBench, built: dict[str, BuiltMethod]) -> dict[str, ForwardClock]:
+    """A clock of the target's forwards on the first question of each task."""
     widest = max((method.drafter.max_nodes for method in built.values() if method.drafter), default=1)
     widths = sorted({width for width in (*WIDTHS, widest) if width <= min(widest, _TIMED_TOKENS)})
     first = {item.task: item for item in reversed(bench.items)}
     return {
-        task: forward_times(pipe, VlmItem(first[task], bench.seed, max_new_tokens=_TIMED_TOKENS), widths)
+        task: ForwardClock(pipe, VlmItem(first[task], bench.seed, max_new_tokens=_TIMED_TOKENS), widths)
         for task in bench.tasks
     }
 
@@ -258,9 +265,15 @@ def _correctness(outcome: Outcome, items: Sequence[Item]) -> dict[str, float]:
     return correctness([text for text, _ in pairs], [answer for _, answer in pairs]) if pairs else {}
 
 
-def _settings(
-    pipe: Any, bench: VlmBench, built: dict[str, BuiltMethod], times: dict[str, ForwardTimes]
-) -> dict[str, Any]:
+def milliseconds(times: dict[str, ForwardTimes]) -> dict[str, dict[str, float]]:
+    """Of each task, what a prefill takes and forwards by width."""
+    return {
+        task: {"prefill": 1e3 * t.prefill, **{str(w): 1e3 * s for w, s in t.by_width.items()}}
+        for task, t in times.items()
+    }
+
+
+def _settings(pipe: Any, bench: VlmBench, built: dict[str, BuiltMethod]) -> dict[str, Any]:
     counts = {task: sum(item.task == task for item in bench.items) for task in bench.tasks}
     sizes = {
         name: sum(weight.numel() for weight in method.drafter.parameters())
@@ -273,9 +286,5 @@ def _settings(
         "dtype": str(pipe.dtype).removeprefix("torch."), "threads": torch.get_num_threads(),
         "parameters": sum(weight.numel() for weight in pipe.model.parameters()), "drafter_parameters": sizes,
         "left_out": list(bench.left_out),
-        "forward_ms": {
-            task: {"prefill": 1e3 * t.prefill, **{str(w): 1e3 * s for w, s in t.by_width.items()}}
-            for task, t in times.items()
-        },
         "overhead_ms": {}, "wall_ratio_median": {}, "acceptance_by_depth": {},
     }  # fmt: skip

@@ -75,7 +75,7 @@ def test_an_unequal_method_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CodeTarget, "_predict", slipping)
     pipe = tiny_voice(ResidualDrafter(heads=tiny_heads("chained")), first={"temperature": 2.0})
-    assert run_tts_bench(pipe, TtsBench("tiny", choose_tts_methods(["default"]), ["a"])).unequal == ["default"]
+    assert run_tts_bench(pipe, TtsBench("tiny", choose_tts_methods(["default"]), ["well, yes"])).unequal == ["default"]
 
 
 def test_command(folder: Path, tmp_path: Path) -> None:
