@@ -63,8 +63,8 @@ class TextToSpeechPipeline(SpecPipeline):
         drafter: Drafter | None = None,
         acceptance: Acceptance | None = None,
         mask_predictor: MaskPredictor | None = None,
-        first: Mapping[str, float] | None = None,
-        rest: Mapping[str, float] | None = None,
+        first: dict | None = None,  # type: ignore[type-arg] # diffusers compares the annotation with what is loaded
+        rest: dict | None = None,  # type: ignore[type-arg]
     ) -> None:
         super().__init__()
         self.register_modules(
