@@ -39,7 +39,7 @@ def test_help_is_fast_and_loads_no_torch():
     result = subprocess.run([sys.executable, "-c", _TIMED_HELP], capture_output=True, text=True, check=True)
     seconds, heavy = result.stderr.split(maxsplit=1)
     assert heavy.strip() == "[]"
-    assert float(seconds) < 0.3
+    assert float(seconds) < 0.5
     assert "doctor" in result.stdout
 
 

@@ -135,14 +135,14 @@ def test_streamed_is_whole(pipe: TextToSpeechPipeline) -> None:
 
 
 def test_what_it_says_of_itself(pipe: TextToSpeechPipeline) -> None:
-    stats = speak(pipe, TEXTS[1], depth_steps=2, temperature=0.1).stats
+    stats = speak(pipe, "well", depth_steps=2, temperature=0.1).stats
     assert (stats.method, stats.guarantee.value, stats.lossless) == ("maskgit", "HEURISTIC", False)
     assert stats.calls == {"talker": 5, "predictor": 10}
     assert stats.forwards == 15
     assert sum(row.drafted for row in stats.rows) == 0
     assert 0 < stats.deviation["outside_support"] < 1
-    plain = speak(pipe, TEXTS[1], depth="ar", speculate=False)
-    spec = speak(pipe, TEXTS[1], depth="ar")
+    plain = speak(pipe, "well", depth="ar", speculate=False)
+    spec = speak(pipe, "well", depth="ar")
     assert torch.equal(plain.tokens[0], spec.tokens[0])
     assert plain.stats.lossless
 
