@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,8 @@ def doctor() -> None:
 
 def tested_ranges() -> dict[str, str]:
     """Version range of each dependency, from the package's metadata or, in a source tree, from pyproject.toml."""
+    from importlib import metadata  # it loads the parser of e-mails, which no other command needs
+
     from packaging.requirements import Requirement
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 
 import mmspec
 
@@ -12,6 +11,8 @@ RECORDED = ("torch", "diffusers", "transformers")
 
 def version_of(package: str) -> str | None:
     """Installed version of ``package``, ``None`` if it is not installed."""
+    from importlib import metadata  # it loads the parser of e-mails: commands that ask for no version should not wait
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

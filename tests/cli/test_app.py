@@ -36,10 +36,15 @@ print(time.process_time() - start, heavy, file=sys.stderr)
 
 
 def test_help_is_fast_and_loads_no_torch():
-    result = subprocess.run([sys.executable, "-c", _TIMED_HELP], capture_output=True, text=True, check=True)
-    seconds, heavy = result.stderr.split(maxsplit=1)
-    assert heavy.strip() == "[]"
-    assert float(seconds) < 0.5
+    command, best = [sys.executable, "-c", _TIMED_HELP], float("inf")
+    for _ in range(12):  # tests on other workers slow a process down, nothing makes it faster: the best run counts
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        seconds, heavy = result.stderr.split(maxsplit=1)
+        assert heavy.strip() == "[]"
+        best = min(best, float(seconds))
+        if best < 0.3:
+            break
+    assert best < 0.3
     assert "doctor" in result.stdout
 
 
