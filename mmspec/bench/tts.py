@@ -26,6 +26,7 @@ from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
+from mmspec.speech.frame_model import MOST_BRANCHES
 from mmspec.speech.talker import Reading
 from mmspec.speech.talker_model import TalkerModel
 
@@ -102,15 +103,20 @@ def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
     for _ in range(20):
         model.advance(None, frame)
     talker_times: list[float] = []
-    by_width: dict[int, list[float]] = {width: [] for width in range(1, books)}
+    by_width: dict[int, list[float]] = {width: [] for width in (*range(1, books), *range(books, MOST_BRANCHES, 8))}
+    known = max(1, books // 4)
     for _ in range(repeats):
         talker_times.append(_timed(device, model.advance, None, frame))
         for width, times in by_width.items():
             inner = model.open_inner()
-            inner.extend(model.inner_inputs(states, frame[:, : max(1, (books - width) // 2)], 0))
-            inner.keep(1 + max(1, (books - width) // 2))
-            inputs = model.inner_inputs(None, frame[:, :width], 1 if width < books else 0)
-            times.append(_timed(device, inner.extend, inputs))
+            inner.extend(model.inner_inputs(states, frame[:, :known], 0))
+            inner.keep(1 + known)
+            if width < books - known:
+                times.append(_timed(device, inner.extend, model.inner_inputs(None, frame[:, :width], known)))
+            else:  # as many nodes in two levels
+                inputs = model.level_inputs(None, frame[:, :1].expand(-1, width), known, (1, width - 1))
+                depth, related = torch.ones(width, dtype=torch.long, device=device), torch.eye(width, device=device) > 0
+                times.append(_timed(device, inner.branch, inputs, depth, related))
     return CallCosts(median(talker_times), {width: median(times) for width, times in by_width.items()})
 
 
