@@ -115,7 +115,10 @@ def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
                 times.append(_timed(device, inner.extend, model.inner_inputs(None, frame[:, :width], known)))
             else:  # as many nodes in two levels
                 inputs = model.level_inputs(None, frame[:, :1].expand(-1, width), known, (1, width - 1))
-                depth, related = torch.ones(width, dtype=torch.long, device=device), torch.eye(width, device=device) > 0
+                depth, related = (
+                    torch.ones(width, dtype=torch.long, device=device),
+                    torch.eye(width, device=device) > 0,
+                )
                 times.append(_timed(device, inner.branch, inputs, depth, related))
     return CallCosts(median(talker_times), {width: median(times) for width, times in by_width.items()})
 
