@@ -222,6 +222,7 @@ class TextToSpeechPipeline(SpecPipeline):
         requests = [self._request([piece], voice, codes, speed, speculate, layout, depth_calls) for piece in pieces]
         return self._chunks(texts, pieces, requests, max_frames, output_type)
 
+    @torch.no_grad()
     def _chunks(
         self,
         texts: list[str],
