@@ -114,17 +114,39 @@ def same_tokens(one: Any, other: Any) -> bool:
     return bool(mine == theirs)
 
 
-def seed_of(given: float | None) -> int:
+def as_number(name: str, given: float | str | None) -> float | None:
+    """What was written in a box, whole numbers as such; ``None`` for an empty one.
+
+    Raises:
+        ValueError: If it is no number.
+    """
+    if given is None or isinstance(given, (int, float)):
+        return given
+    text = given.strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {text!r}.") from None
+
+
+def seed_of(given: float | str | None) -> int:
     """The seed of a call: the one that was ``given``, or a fresh one to be shown.
 
     Raises:
         ValueError: If it is no whole number.
     """
-    if given is None:
+    seed = as_number("The seed", given)
+    if seed is None:
         return secrets.randbelow(FRESH_SEEDS)
-    if given != int(given):
+    if isinstance(seed, float):
         raise ValueError(f"The seed must be a whole number, got {given}.")
-    return int(given)
+    return seed
 
 
 class Cancels:

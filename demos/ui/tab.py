@@ -11,7 +11,7 @@ import gradio as gr
 import torch
 
 from demos.ui.html import lane_card, legend, note, verdict
-from demos.ui.race import Cancels, Lane, open_lanes, race, seed_of
+from demos.ui.race import Cancels, Lane, as_number, open_lanes, race, seed_of
 from demos.ui.shelf import Shelf
 
 _KNOWN = (TypeError, ValueError, FileNotFoundError, MemoryError, torch.OutOfMemoryError)
@@ -89,14 +89,19 @@ class Tab(ABC):
         return []
 
     def play(
-        self, session: str, pipe: Any, seed: float | None, compare: bool, stream: Callable[[bool, int], Iterator[Any]]
+        self,
+        session: str,
+        pipe: Any,
+        seed: float | str | None,
+        compare: bool,
+        stream: Callable[[bool, int], Iterator[Any]],
     ) -> Iterator[View]:
         """Race the lanes of a request and yield what to show.
 
         Args:
             session: Whose request this is.
             pipe: The pipeline.
-            seed: As it was given; ``None`` draws one.
+            seed: As it was given; nothing draws one.
             compare: Whether plain decoding runs too.
             stream: Opens a stream; takes ``speculate`` and the seed.
         """
@@ -147,17 +152,22 @@ class Tab(ABC):
         try:
             yield from self.run(str(request.session_hash), *values)
         except _KNOWN as error:
-            raise gr.Error(str(error) or type(error).__name__, title=f"{self.title}: this does not work") from error
+            raise gr.Error(
+                str(error) or type(error).__name__, title=f"{self.title}: this does not work", print_exception=False
+            ) from error
 
 
-def number(label: str, elem_id: str, info: str, value: float | None = None, whole: bool = False) -> gr.Number:
-    """A number that may be left empty, which is what the checkpoint recommends, or for a seed a fresh one."""
-    return gr.Number(value, label=label, info=info, elem_id=elem_id, precision=0 if whole else None)
+def number(label: str, elem_id: str, info: str, value: float | None = None) -> gr.Textbox:
+    """A number that may be left empty, which is what the checkpoint recommends, or for a seed a fresh one.
+
+    Gradio's own box for numbers sends 0 where it was left empty.
+    """
+    return gr.Textbox("" if value is None else str(value), label=label, info=info, elem_id=elem_id)
 
 
-def seed_box(kind: str, value: int | None = 7) -> gr.Number:
+def seed_box(kind: str, value: int | None = 7) -> gr.Textbox:
     """The seed; empty draws one."""
-    return number("Seed", f"{kind}-seed", "Empty: a fresh one, shown below.", value, whole=True)
+    return number("Seed", f"{kind}-seed", "Empty: a fresh one, shown below.", value)
 
 
 def compare_box(kind: str) -> gr.Checkbox:
@@ -165,6 +175,11 @@ def compare_box(kind: str) -> gr.Checkbox:
     return gr.Checkbox(True, label="Race against plain decoding with the same seed", elem_id=f"{kind}-compare")
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """The arguments that were filled in."""
-    return {name: value for name, value in values.items() if value not in (None, "")}
+def numbers(**given: float | str | None) -> dict[str, float]:
+    """The numbers that were filled in, by the names of the pipeline's arguments.
+
+    Raises:
+        ValueError: If one is no number.
+    """
+    read = {name: as_number(f"`{name}`", value) for name, value in given.items()}
+    return {name: value for name, value in read.items() if value is not None}

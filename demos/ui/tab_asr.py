@@ -55,7 +55,7 @@ class RecognitionTab(Tab):
         audio: str | None = None,
         preset: str = PRESETS[0],
         temperature: float = 0.0,
-        seed: float | None = None,
+        seed: float | str | None = None,
         compare: bool = True,
         *_: Any,
     ) -> Iterator[tuple[Any, ...]]:

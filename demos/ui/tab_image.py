@@ -10,7 +10,7 @@ import gradio as gr
 from demos.ui import html
 from demos.ui.heat import draw_grid, places
 from demos.ui.race import Lane
-from demos.ui.tab import Tab, compare_box, given, number, seed_box
+from demos.ui.tab import Tab, compare_box, number, numbers, seed_box
 
 _SHOWN = 240  # pixels of a picture on the screen
 
@@ -35,7 +35,7 @@ class ImageTab(Tab):
         with gr.Accordion("Sampling (empty: what the checkpoint recommends)", open=False):
             guidance = number("Guidance scale", "image-guidance", "At least 0; 1 is no guidance.")
             temperature = number("Temperature", "image-temperature", "At least 0.")
-            top_k = number("Top k", "image-top-k", "0 keeps all codes.", whole=True)
+            top_k = number("Top k", "image-top-k", "0 keeps all codes.")
             top_p = number("Top p", "image-top-p", "Above 0, up to 1.")
         return [prompt, negative, count, seed, compare, guidance, temperature, top_k, top_p]
 
@@ -45,21 +45,22 @@ class ImageTab(Tab):
         prompt: str = "",
         negative_prompt: str = "",
         count: int = 1,
-        seed: float | None = None,
+        seed: float | str | None = None,
         compare: bool = True,
-        guidance_scale: float | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        guidance_scale: float | str | None = None,
+        temperature: float | str | None = None,
+        top_k: float | str | None = None,
+        top_p: float | str | None = None,
         *_: Any,
     ) -> Iterator[tuple[Any, ...]]:
         if not prompt.strip():
             raise ValueError("The prompt is empty; say what the picture shows.")
         pipe = self.stage.shelf.get("image")
-        arguments = given(
-            negative_prompt=negative_prompt, guidance_scale=guidance_scale, temperature=temperature, top_k=top_k,
-            top_p=top_p,
-        )  # fmt: skip
+        arguments: dict[str, Any] = dict(
+            numbers(guidance_scale=guidance_scale, temperature=temperature, top_k=top_k, top_p=top_p)
+        )
+        if negative_prompt.strip():
+            arguments["negative_prompt"] = negative_prompt
 
         def stream(speculate: bool, chosen: int) -> Iterator[Any]:
             return pipe.stream(prompt, num_images_per_prompt=int(count), seed=chosen, speculate=speculate, **arguments)

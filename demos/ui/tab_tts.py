@@ -13,7 +13,7 @@ import numpy as np
 from demos.ui import html
 from demos.ui.heat import draw_codes, draw_wave, mean_colour, places
 from demos.ui.race import Lane
-from demos.ui.tab import Tab, compare_box, number, seed_box
+from demos.ui.tab import Tab, compare_box, number, numbers, seed_box
 
 _WIDTH = 520
 
@@ -82,21 +82,19 @@ class SpeechTab(Tab):
         self,
         session: str,
         prompt: str = "",
-        seed: float | None = None,
+        seed: float | str | None = None,
         speed: float = 1.0,
         play: bool = True,
         compare: bool = True,
-        temperature: float | None = None,
-        residual_temperature: float | None = None,
+        temperature: float | str | None = None,
+        residual_temperature: float | str | None = None,
         *_: Any,
     ) -> Iterator[tuple[Any, ...]]:
         pipe = self.stage.shelf.get("tts")
+        arguments: dict[str, Any] = dict(numbers(temperature=temperature, residual_temperature=residual_temperature))
 
         def stream(speculate: bool, chosen: int) -> Iterator[Any]:
-            return pipe.stream(
-                prompt, seed=chosen, speed=speed, speculate=speculate, temperature=temperature,
-                residual_temperature=residual_temperature, output_type="pcm",
-            )  # fmt: skip
+            return pipe.stream(prompt, seed=chosen, speed=speed, speculate=speculate, output_type="pcm", **arguments)
 
         for view in self.play(session, pipe, seed, compare, stream):
             sound = played(view.fast, f"{session}-{id(view.lanes)}") if play else ""

@@ -12,7 +12,7 @@ from PIL import Image
 from demos.ui import html
 from demos.ui.heat import draw_frames, places
 from demos.ui.race import Lane
-from demos.ui.tab import Tab, compare_box, given, number, seed_box
+from demos.ui.tab import Tab, compare_box, number, numbers, seed_box
 
 _SIDE = 72  # pixels of a frame on the screen
 
@@ -38,11 +38,11 @@ class VideoTab(Tab):
             )
         with gr.Row():
             seed = seed_box("video", 3)
-            frames = number("Frames", "video-frames", "Empty: as trained.", whole=True)
+            frames = number("Frames", "video-frames", "Empty: as trained.")
         compare = compare_box("video")
         with gr.Accordion("Sampling (empty: what the checkpoint recommends)", open=False):
             temperature = number("Temperature", "video-temperature", "At least 0.")
-            top_k = number("Top k", "video-top-k", "0 keeps all codes.", whole=True)
+            top_k = number("Top k", "video-top-k", "0 keeps all codes.")
             top_p = number("Top p", "video-top-p", "Above 0, up to 1.")
         return [image, prompt, frames, seed, compare, temperature, top_k, top_p]
 
@@ -62,20 +62,22 @@ class VideoTab(Tab):
         session: str,
         image: str | None = None,
         prompt: str = "",
-        num_frames: int | None = None,
-        seed: float | None = None,
+        num_frames: float | str | None = None,
+        seed: float | str | None = None,
         compare: bool = True,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        temperature: float | str | None = None,
+        top_k: float | str | None = None,
+        top_p: float | str | None = None,
         *_: Any,
     ) -> Iterator[tuple[Any, ...]]:
         if image is None:
             raise ValueError("There is no picture; choose or upload the first frame.")
         pipe = self.stage.shelf.get("video")
-        arguments = given(
-            prompt=prompt.strip(), num_frames=num_frames, temperature=temperature, top_k=top_k, top_p=top_p
+        arguments: dict[str, Any] = dict(
+            numbers(num_frames=num_frames, temperature=temperature, top_k=top_k, top_p=top_p)
         )
+        if prompt.strip():
+            arguments["prompt"] = prompt
 
         def stream(speculate: bool, chosen: int) -> Iterator[Any]:
             return pipe.stream(image, seed=chosen, speculate=speculate, **arguments)

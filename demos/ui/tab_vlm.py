@@ -10,7 +10,7 @@ import gradio as gr
 from demos.ui import html
 from demos.ui.heat import places
 from demos.ui.race import Lane
-from demos.ui.tab import Tab, compare_box, number, seed_box
+from demos.ui.tab import Tab, compare_box, number, numbers, seed_box
 
 
 class VisionLanguageTab(Tab):
@@ -28,7 +28,7 @@ class VisionLanguageTab(Tab):
         if samples:
             gr.Examples([list(sample) for sample in samples[:4]], [image, prompt], label="Questions of the checkpoint")
         with gr.Row():
-            longest = number("Longest answer", "vlm-longest", "Tokens, at least 1.", 64, whole=True)
+            longest = number("Longest answer", "vlm-longest", "Tokens, at least 1.", 64)
             temperature = number("Temperature", "vlm-temperature", "0 is greedy.", 0.0)
         seed = seed_box("vlm")
         return [image, prompt, longest, temperature, seed, compare_box("vlm")]
@@ -50,9 +50,9 @@ class VisionLanguageTab(Tab):
         session: str,
         image: Any = None,
         prompt: str = "",
-        max_new_tokens: int | None = 64,
-        temperature: float | None = 0.0,
-        seed: float | None = None,
+        max_new_tokens: float | str | None = None,
+        temperature: float | str | None = None,
+        seed: float | str | None = None,
         compare: bool = True,
         *_: Any,
     ) -> Iterator[tuple[Any, ...]]:
@@ -61,10 +61,7 @@ class VisionLanguageTab(Tab):
         if not prompt.strip():
             raise ValueError("The question is empty; ask something about the picture.")
         pipe = self.stage.shelf.get("vlm")
-        arguments: dict[str, Any] = {
-            "max_new_tokens": 64 if max_new_tokens is None else max_new_tokens,
-            "temperature": temperature or 0.0,
-        }
+        arguments: dict[str, Any] = dict(numbers(max_new_tokens=max_new_tokens, temperature=temperature))
 
         def stream(speculate: bool, chosen: int) -> Iterator[Any]:
             return pipe.stream(prompt, image, seed=chosen, speculate=speculate, **arguments)

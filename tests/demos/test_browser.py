@@ -125,6 +125,18 @@ def picture_of(source: str) -> bytes:
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).tobytes()
 
 
+def test_an_empty_seed_is_fresh_and_shown(page: Any) -> None:
+    shown = []
+    for _ in range(2):
+        ask_for_a_picture(page, seed="")
+        verdict = run(page, "image")
+        shown.append(page.locator("#image-used textarea, #image-used input").first.input_value())
+        assert f"Seed {shown[-1]}." in verdict
+        page.reload()
+        page.locator("#image-run").wait_for()
+    assert len(set(shown)) == 2
+
+
 def test_cancel_stops_and_the_next_request_runs(page: Any, slowed: Slowed) -> None:
     slowed.seconds = 0.5
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from demos.ui.race import Cancels, Lane, open_lanes, race, same_tokens, seed_of
+from demos.ui.race import Cancels, Lane, as_number, open_lanes, race, same_tokens, seed_of
 from mmspec import DecodeStats
 
 
@@ -97,8 +97,21 @@ def test_seeds() -> None:
     assert seed_of(7.0) == 7
     assert seed_of(0) == 0
     assert len({seed_of(None) for _ in range(20)}) > 15
+    assert seed_of(" 7 ") == 7
+    assert seed_of(str(2**62 + 1)) == 2**62 + 1
+    assert seed_of("") != seed_of("  ")
     with pytest.raises(ValueError, match=r"7\.5"):
-        seed_of(7.5)
+        seed_of("7.5")
+    with pytest.raises(ValueError, match="seven"):
+        seed_of("seven")
+
+
+def test_numbers_of_boxes() -> None:
+    read = [as_number("it", text) for text in ("", " ", None, "5", "-3", "0.5", "1e-3", 4)]
+    assert read == [None, None, None, 5, -3, 0.5, 0.001, 4]
+    assert [type(value) for value in read[3:6]] == [int, int, float]
+    with pytest.raises(ValueError, match="it must be a number, got 'x'"):
+        as_number("it", "x")
 
 
 @pytest.mark.parametrize(
