@@ -181,10 +181,12 @@ class VisionLanguagePipeline(SpecPipeline):
             text = ends.settled(decode(self.processor.tokenizer, output.tokens[0]))
             if len(text) > len(given):
                 delta, given = text[len(given) :], text
-                yield PartialAnswer(text, delta)
+                yield PartialAnswer(text, delta, tokens=output.tokens[0], stats=output.stats)
         self.maybe_free_model_hooks()
         final = ends.shorten(decode(self.processor.tokenizer, output.tokens[0]))
-        yield PartialAnswer(final, final[len(given) :], finished=True, output=output)
+        yield PartialAnswer(
+            final, final[len(given) :], finished=True, output=output, tokens=output.tokens[0], stats=output.stats
+        )
 
     @torch.no_grad()
     def requests(self, prompt: str | Sequence[str], images: Any = None, **arguments: Any) -> list[DecodeRequest]:

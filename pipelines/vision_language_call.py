@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,12 +41,16 @@ class PartialAnswer(BaseOutput):
         delta: What is new in it.
         finished: Whether this is the whole answer.
         output: The complete :class:`AnswerOutput` once ``finished``.
+        tokens: New token ids so far; the last of them may not show in ``text`` yet.
+        stats: Figures so far, which go on changing.
     """
 
     text: str
     delta: str
     finished: bool = False
     output: AnswerOutput | None = None
+    tokens: list[int] = field(default_factory=list)
+    stats: DecodeStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
