@@ -7,6 +7,7 @@ and gives it the same micro-batches; what the dead one had noted in its journal 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,7 +132,7 @@ def run_on_ray(
                 batch_size=1,
                 num_cpus=1,
                 num_gpus=pool.gpus or None,
-                concurrency=pool.workers,
+                compute=ray.data.ActorPoolStrategy(size=pool.workers),
             )
             .iter_rows()
         )
@@ -146,8 +147,9 @@ def run_on_ray(
 @contextmanager
 def _cluster(pool: RayPool) -> Iterator[Any]:
     """Ray, connected to a cluster with room for ``pool``; left again if it was joined here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers; read when a cluster starts
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a warning about Ray Data's own actors, in every run
     try:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers; read when a cluster starts
         import ray
         import ray.data
     except ImportError as error:
@@ -165,8 +167,8 @@ def _cluster(pool: RayPool) -> Iterator[Any]:
             )  # fmt: skip
     try:
         pool.check(ray.cluster_resources())
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False  # the command draws its own
+        ray.data.DataContext.get_current().enable_progress_bars = False  # the command draws its own
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         yield ray
     finally:
         if joined:
