@@ -26,6 +26,7 @@ LOADERS: dict[str, tuple[str, Callable[[str, str, str], Any]]] = {
     "video": (DEFAULT_VIDEO_MODEL, load_video_pipeline),
 }
 """Default model and loader of each task."""
+DEFAULT_BATCH_SIZE = 16  # on processors 8 rows leave a tenth of the throughput, 32 add little
 ENGINES = ("local", "ray")
 
 
@@ -62,7 +63,7 @@ def batch(
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Most rows generated together; changes memory and speed only.", min=1)
-    ] = 8,
+    ] = DEFAULT_BATCH_SIZE,
     seed: Annotated[int, typer.Option(help="Seed of the first row; the next have seed + 1, ...", min=0)] = 0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try rows again that failed before.")] = False,
     dry_run: Annotated[

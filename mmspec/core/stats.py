@@ -17,7 +17,8 @@ class RowStats:
     """Counts of one row. ``tokens`` includes the first one, which the prefill yields.
 
     ``step_tv`` is the sum of the total variations of its steps, or an unbiased estimate of it, ``regret`` the log-probability given up for drafts;
-    both are 0 under lossless rules.
+    both are 0 under lossless rules. ``round_tokens`` are the tokens that each forward emitted, prefill included where it
+    yields one: they sum to ``tokens`` wherever tokens come in raster order, and all but the last of a round were drafted.
     """
 
     tokens: int = 0
@@ -27,6 +28,7 @@ class RowStats:
     finish_reason: str = "running"
     step_tv: float = 0.0
     regret: float = 0.0
+    round_tokens: list[int] = field(default_factory=list)
 
     @property
     def acceptance_length(self) -> float:
@@ -148,6 +150,7 @@ class DecodeStats:
         accepted = min(accepted, emitted)
         counts.rounds += 1
         counts.tokens += emitted
+        counts.round_tokens.append(emitted)
         counts.drafted += drafted
         counts.accepted += accepted
         if reason:
@@ -239,6 +242,6 @@ def join_stretches(parts: list[DecodeStats]) -> DecodeStats:
 def _add_rows(rows: list[RowStats]) -> RowStats:
     total = RowStats(finish_reason=rows[-1].finish_reason)
     for row in rows:
-        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret"):
+        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret", "round_tokens"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
     return total
