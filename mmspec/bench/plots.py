@@ -68,11 +68,11 @@ def draw_ratios(report: Report) -> Figure:
     left.barh([p - 0.2 for p in places], ratios["forwards_ratio"], 0.36, color=FORWARDS, label="forwards, times fewer")
     left.barh([p + 0.2 for p in places], ratios["wall_ratio"], 0.36, color=WALL, label="wall clock, times faster")
     left.plot(limits, [p + 0.2 for p in places], "|", color=LIMIT, markersize=11, markeredgewidth=2, label="limit")
-    _annotate(left, ratios["wall_ratio"], "{:.2f}", 0.2)
+    _annotate(left, ratios["wall_ratio"], "{:.2f}", limits, 0.2)
     left.axvline(1, color="#555555", linewidth=0.8)
     left.set_xlabel("plain decoding / method")
     right.barh(places, ratios["limit_fraction"], 0.55, color=WALL)
-    _annotate(right, ratios["limit_fraction"], "{:.0%}")
+    _annotate(right, ratios["limit_fraction"], "{:.0%}", [1.0] * len(methods))
     right.axvline(1, color=LIMIT, linewidth=1.5)
     right.set_xlabel("share of the limit")
     _finish(figure, left, right, methods)
@@ -166,23 +166,20 @@ def _finish(
     first.set_yticks(range(len(methods)), [method["name"] for method in methods], fontsize=8)
     for label, method in zip(first.get_yticklabels(), methods, strict=True):
         label.set_fontweight("bold" if method["default"] else "normal")
-    first.invert_yaxis()  # a shared axis
+    first.set_ylim(len(methods) - 0.4, -0.6)  # from the top; the axis is shared
     for axes in (first, second):
         if axes is not None:
             _plain_frame(axes)
     figure.legend(loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=8)
 
 
-def _annotate(axes: Axes, values: Sequence[float], form: str, shift: float = 0.0) -> None:
-    for place, value in enumerate(values):
+def _annotate(axes: Axes, values: Sequence[float], form: str, beyond: Sequence[float], shift: float = 0.0) -> None:
+    """Write ``values`` behind their bars, and behind the marks at ``beyond``."""
+    for place, (value, mark) in enumerate(zip(values, beyond, strict=True)):
         axes.annotate(
-            form.format(value),
-            (value, place + shift),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
+            form.format(value), (max(value, mark), place + shift), xytext=(6, 0), textcoords="offset points", va="center",
             fontsize=7,
-        )
+        )  # fmt: skip
     axes.margins(x=0.15)
 
 
