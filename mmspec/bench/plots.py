@@ -59,23 +59,26 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
 
 
 def draw_ratios(report: Report) -> Figure:
-    """Forwards and wall clock against plain decoding, the limit, and what share of it is reached."""
+    """Forwards and wall clock against plain decoding, the limit, and what share of it is reached where that was measured."""
     methods = [method for method in report["methods"] if method["name"] != "plain"]
     figure, (left, right) = _panels(report, len(methods), (3.0, 1.0))
     places = range(len(methods))
-    ratios = {key: [method[key] for method in methods] for key in ("forwards_ratio", "wall_ratio", "limit_fraction")}
-    limits = [w / f if f else 0.0 for w, f in zip(ratios["wall_ratio"], ratios["limit_fraction"], strict=True)]
-    left.barh([p - 0.2 for p in places], ratios["forwards_ratio"], 0.36, color=FORWARDS, label="forwards, times fewer")
-    left.barh([p + 0.2 for p in places], ratios["wall_ratio"], 0.36, color=WALL, label="wall clock, times faster")
-    left.plot(limits, [p + 0.2 for p in places], "|", color=LIMIT, markersize=11, markeredgewidth=2, label="limit")
-    _annotate(left, ratios["wall_ratio"], "{:.2f}", limits, 0.2)
+    forwards, walls, shares = ([m[key] for m in methods] for key in ("forwards_ratio", "wall_ratio", "limit_fraction"))
+    measured = [place for place in places if shares[place] > 0]
+    left.barh([p - 0.2 for p in places], forwards, 0.36, color=FORWARDS, label="forwards, times fewer")
+    left.barh([p + 0.2 for p in places], walls, 0.36, color=WALL, label="wall clock, times faster (the number)")
+    limits = [walls[place] / shares[place] for place in measured]
+    marks = {"color": LIMIT, "markersize": 11, "markeredgewidth": 2, "label": "limit"}
+    left.plot(limits, [p + 0.2 for p in measured], "|", **marks)
     left.axvline(1, color="#555555", linewidth=0.8)
     left.set_xlabel("plain decoding / method")
-    right.barh(places, ratios["limit_fraction"], 0.55, color=WALL)
-    _annotate(right, ratios["limit_fraction"], "{:.0%}", [1.0] * len(methods))
+    right.barh(measured, [shares[place] for place in measured], 0.55, color=WALL)
+    for place in measured:
+        _note(right, f"{shares[place]:.0%}", max(shares[place], 1.0), place)
     right.axvline(1, color=LIMIT, linewidth=1.5)
+    right.set_xlim(0, 1.25 * max(1.0, *shares))
     right.set_xlabel("share of the limit")
-    _finish(figure, left, right, methods)
+    _finish(figure, left, right, methods, [f"{m['name']}  {m['wall_ratio']:.2f}" for m in methods])
     return figure
 
 
@@ -91,7 +94,7 @@ def draw_time(report: Report) -> Figure:
         begin = [start + width for start, width in zip(begin, widths, strict=True)]
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of the decoding loop's time")
-    _finish(figure, axes, None, methods, legend_columns=len(PARTS))
+    _finish(figure, axes, None, methods, [method["name"] for method in methods], legend_columns=len(PARTS))
     return figure
 
 
@@ -160,10 +163,15 @@ def _panels(report: Report, bars: int, widths: Sequence[float]) -> tuple[Figure,
 
 
 def _finish(
-    figure: Figure, first: Axes, second: Axes | None, methods: Sequence[Mapping[str, Any]], legend_columns: int = 3
+    figure: Figure,
+    first: Axes,
+    second: Axes | None,
+    methods: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    legend_columns: int = 3,
 ) -> None:
-    """Names of the methods, from the top, and the legend; the default's name is bold."""
-    first.set_yticks(range(len(methods)), [method["name"] for method in methods], fontsize=8)
+    """Labels of the methods, from the top, and the legend; the default's label is bold."""
+    first.set_yticks(range(len(methods)), labels, fontsize=8)
     for label, method in zip(first.get_yticklabels(), methods, strict=True):
         label.set_fontweight("bold" if method["default"] else "normal")
     first.set_ylim(len(methods) - 0.4, -0.6)  # from the top; the axis is shared
@@ -173,14 +181,9 @@ def _finish(
     figure.legend(loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=8)
 
 
-def _annotate(axes: Axes, values: Sequence[float], form: str, beyond: Sequence[float], shift: float = 0.0) -> None:
-    """Write ``values`` behind their bars, and behind the marks at ``beyond``."""
-    for place, (value, mark) in enumerate(zip(values, beyond, strict=True)):
-        axes.annotate(
-            form.format(value), (max(value, mark), place + shift), xytext=(6, 0), textcoords="offset points", va="center",
-            fontsize=7,
-        )  # fmt: skip
-    axes.margins(x=0.15)
+def _note(axes: Axes, text: str, x: float, y: float) -> None:
+    """Write ``text`` to the right of (x, y)."""
+    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=7)
 
 
 def _plain_frame(axes: Axes) -> None:
