@@ -11,16 +11,30 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import bench, options
+from mmspec.cli.ask import DEFAULT_VISION_LANGUAGE_MODEL
+from mmspec.cli.loading import DEFAULT_IMAGE_MODEL
 from mmspec.cli.output import complain, say, tell_files
+from mmspec.cli.speak import DEFAULT_VOICE
+from mmspec.cli.transcribe import DEFAULT_SPEECH_MODEL
+from mmspec.cli.video import DEFAULT_VIDEO_MODEL
 
-SUITES: dict[str, Callable[..., None]] = {
-    "image": bench.image, "asr": bench.asr, "tts": bench.tts, "video": bench.video, "vlm": bench.vlm, "batch": bench.batch,
-}  # fmt: skip
+SUITES: dict[str, tuple[str, Callable[..., None]]] = {
+    "image": (DEFAULT_IMAGE_MODEL, bench.image),
+    "asr": (DEFAULT_SPEECH_MODEL, bench.asr),
+    "tts": (DEFAULT_VOICE, bench.tts),
+    "video": (DEFAULT_VIDEO_MODEL, bench.video),
+    "vlm": (DEFAULT_VISION_LANGUAGE_MODEL, bench.vlm),
+    "batch": (DEFAULT_IMAGE_MODEL, bench.batch),
+}
+"""Model and command of each suite."""
 
 
 def bench_all(
     suite: Annotated[
-        list[str] | None, typer.Option(help="image, asr, tts, video, vlm or batch; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(
+            help="image, asr, tts, video, vlm or batch; may be repeated. Default: all whose model is embedded."
+        ),
     ] = None,
     items: Annotated[int | None, typer.Option(help="Items of each suite; default: each suite's own.", min=1)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few methods and items, some minutes in all.")] = False,
@@ -39,8 +53,10 @@ def bench_all(
     """
     from mmspec.bench.plots import check_installed, write_figures
     from mmspec.bench.report import SCHEMA, circumstances
+    from mmspec.models.loading import embedded_checkpoints
 
-    chosen = suite or list(SUITES)
+    there = embedded_checkpoints()
+    chosen = suite or [name for name, (model, _) in SUITES.items() if model in there]
     if unknown := [name for name in chosen if name not in SUITES]:
         raise ValueError(f"Unknown --suite {unknown[0]!r}; choose from {', '.join(SUITES)}.")
     if plot is not None:
@@ -76,7 +92,7 @@ def _run(
             say(f"{name}:", style="bold")
             file = Path(folder) / f"{name}.json"
             try:
-                SUITES[name](items=items, quick=quick, json_file=file, device=device, dtype=dtype)
+                SUITES[name][1](items=items, quick=quick, json_file=file, device=device, dtype=dtype)
             except typer.Exit:  # told by the suite; its figures are written
                 broken.append(name)
             reports.append(json.loads(file.read_text()))
