@@ -20,7 +20,7 @@ from mmspec.batch.engine import Progress, RowRunner, micro_batches
 from mmspec.batch.journal import pending
 from mmspec.batch.manifest import Row
 from mmspec.batch.outputs import clear_partial
-from mmspec.batch.tasks import BaseTask, Task
+from mmspec.batch.tasks import Task
 
 _PREFIX = "ray"
 _MOST_BLOCKS = 1000
@@ -91,7 +91,7 @@ class RayWorker:
 
 def run_on_ray(
     rows: Sequence[Row],
-    task: BaseTask,
+    task: Task,
     make: Callable[[], tuple[Task, Any]],
     folder: Path,
     batch_size: int,
@@ -175,7 +175,7 @@ def _cluster(pool: RayPool) -> Iterator[Any]:
             ray.shutdown()
 
 
-def rows_as_text(rows: Sequence[Row], task: BaseTask) -> str:
+def rows_as_text(rows: Sequence[Row], task: Task) -> str:
     """A micro-batch as JSON, with files by their full names: actors run in other folders."""
     files = [name for name, column in task.columns.items() if column.kind == "path"]
     return json.dumps([asdict(_with_full_names(row, files)) for row in rows])

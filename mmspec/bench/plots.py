@@ -68,8 +68,8 @@ def draw_ratios(report: Report) -> Figure:
     left.barh([p - 0.2 for p in places], forwards, 0.36, color=FORWARDS, label="forwards, times fewer")
     left.barh([p + 0.2 for p in places], walls, 0.36, color=WALL, label="wall clock, times faster (the number)")
     limits = [walls[place] / shares[place] for place in measured]
-    marks = {"color": LIMIT, "markersize": 11, "markeredgewidth": 2, "label": "limit"}
-    left.plot(limits, [p + 0.2 for p in measured], "|", **marks)
+    heights = [place + 0.2 for place in measured]
+    left.plot(limits, heights, "|", color=LIMIT, markersize=11, markeredgewidth=2, label="limit")
     left.axvline(1, color="#555555", linewidth=0.8)
     left.set_xlabel("plain decoding / method")
     right.barh(measured, [shares[place] for place in measured], 0.55, color=WALL)
