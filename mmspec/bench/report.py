@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from rich.table import Table
 from mmspec.bench.harness import Outcome
 from mmspec.bench.pictures import bar_chart
 from mmspec.core.verify import Guarantee
-from mmspec.models.versions import versions
+from mmspec.models.versions import processor, versions
 
 SCHEMA = 1
 
@@ -81,8 +82,8 @@ class BenchReport:
         return [method.name for method in self.methods if method.tokens_equal is False]
 
     def as_json(self) -> dict[str, Any]:
-        """The report in the shape of schema 1."""
-        head = {"schema": SCHEMA, "suite": self.suite, "device": self.device, "versions": versions()}
+        """The report in the shape of schema 1, with the processor and the day (UTC) of the measurement."""
+        head = {"schema": SCHEMA, "suite": self.suite, "device": self.device, **circumstances()}
         return {**head, "settings": self.settings, "methods": [asdict(method) for method in self.methods]}
 
     def write_json(self, path: Path) -> Path:
@@ -119,8 +120,19 @@ class BenchReport:
         return table
 
 
+def circumstances() -> dict[str, Any]:
+    """Versions, processor and day (UTC), without which a measured time means nothing."""
+    return {"versions": versions(), "cpu": processor(), "date": datetime.now(timezone.utc).date().isoformat()}
+
+
 #: figures of quality that the table shows, with their headings
-_QUALITY = {"bits_per_token": "bits/token", "wer": "WER", "rtfx": "RTFx", "forwards_per_utterance": "forwards/item"}
+_QUALITY = {
+    "bits_per_token": "bits/token",
+    "wer": "WER",
+    "rtfx": "RTFx",
+    "items_per_second": "items/s",
+    "forwards_per_utterance": "forwards/item",
+}
 
 
 def _cells(method: MethodFigures) -> list[str]:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
+from mmspec.bench.positions import accepted_by
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
@@ -236,4 +237,5 @@ def _settings(pipe: Any, bench: TtsBench, outcomes: dict[str, Outcome], costs: C
         "overhead_ms": {name: outcome.overhead() for name, outcome in outcomes.items()},
         "wall_ratio_median": {name: median_wall_ratio(outcome, plain) for name, outcome in outcomes.items()},
         "acceptance_by_depth": {name: outcome.stats.acceptance_by_depth for name, outcome in outcomes.items()},
+        "accepted_by_codebook": accepted_by(outcomes, lambda position: position % pipe.talker.codes_per_step),
     }  # fmt: skip
