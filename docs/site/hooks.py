@@ -1,0 +1,109 @@
+"""What the site needs beyond the Markdown files: model cards as pages, links out of docs/, and the sources for docstrings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.plugins import event_priority, get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+log = get_plugin_logger("site")
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKPOINTS = ROOT / "mmspec" / "checkpoints"
+
+#: pages of the navigation that may be absent: written elsewhere, or made with a checkpoint that has yet to be trained
+COMING = ("benchmarks.md", "cluster.md", "demos.md", "embedded/tiny-vlm.md")
+
+_LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+_ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([^`]+)`")
+_sources = tempfile.TemporaryDirectory(prefix="mmspec-docs-")
+
+
+@event_priority(100)  # before mkdocstrings reads its configuration
+def on_config(config: Any) -> Any:
+    """Drop absent pages from the navigation, and lay out the package as it is installed."""
+    config.nav = _present(config.nav, Path(config.docs_dir))
+    _lay_out(Path(_sources.name) / "mmspec")
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [_sources.name]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the model cards, and the files beside them that pages link to."""
+    for name, card in _cards().items():
+        files.append(File.generated(config, name, abs_src_path=str(card)))
+    for notice in (*CHECKPOINTS.glob("*/NOTICE"), *CHECKPOINTS.glob("*/LICENSE")):
+        files.append(
+            File.generated(config, f"embedded/{notice.parent.name}-{notice.name}.txt", abs_src_path=str(notice))
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """Point links to files outside docs/ at the pages made of them."""
+    source = Path(page.file.abs_src_path or "").resolve()
+
+    def goal(match: re.Match[str]) -> str:
+        link = match[1]
+        if "://" in link or link.startswith(("mailto:", "#")):
+            return link
+        target = (source.parent / link).resolve()
+        inside = target.is_relative_to(config.docs_dir) and source.is_relative_to(config.docs_dir)
+        return link if inside else _relative(_place(target), page.file.src_uri)
+
+    return _LINK.sub(goal, markdown)
+
+
+def on_shutdown() -> None:
+    _sources.cleanup()
+
+
+def _cards() -> dict[str, Path]:
+    """Model cards by their place on the site."""
+    return {f"embedded/{card.parent.name}.md": card for card in sorted(CHECKPOINTS.glob("*/README.md"))}
+
+
+def _present(nav: list[Any], folder: Path) -> list[Any]:
+    """The navigation without the absent pages of :data:`COMING`; empty sections go as well."""
+    kept: list[Any] = []
+    for entry in nav:
+        (title, value), *_ = entry.items()
+        if isinstance(value, list):
+            value = _present(value, folder)
+        elif value in COMING and not (folder / value).is_file() and value not in _cards():
+            value = None
+        if value:
+            kept.append({title: value})
+    return kept
+
+
+def _place(target: Path) -> str:
+    """Where a file outside docs/ is on the site; left as it is, and so reported, if it is nowhere."""
+    if target.is_relative_to(CHECKPOINTS):
+        folder, name = target.relative_to(CHECKPOINTS).parts[0], target.name
+        return f"embedded/{folder}.md" if name == "README.md" else f"embedded/{folder}-{name}.txt"
+    if target.is_relative_to(ROOT / "docs"):
+        return target.relative_to(ROOT / "docs").as_posix()
+    return f"not-on-the-site/{target.name}"
+
+
+def _relative(place: str, page: str) -> str:
+    return os.path.relpath(place, PurePosixPath(page).parent).replace(os.sep, "/")
+
+
+def _lay_out(package: Path) -> None:
+    """Copy the sources to ``package``; the roles of Sphinx in docstrings become Markdown."""
+    folders = {"": "mmspec", **{name: name for name in ("image", "speech", "vlm", "pipelines")}}
+    for inside, outside in folders.items():
+        for file in (ROOT / outside).rglob("*.py"):
+            copied = package / inside / file.relative_to(ROOT / outside)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_text(_ROLE.sub(r"`\1`", file.read_text()))
+            shutil.copystat(file, copied)
