@@ -24,6 +24,12 @@ class Block:
     code: str
     line: int
 
+    @property
+    def included(self) -> Path | None:
+        """The file that the block shows, ``None`` if it has a text of its own."""
+        found = re.fullmatch(r'--8<-- "(.+)"\n', self.code)
+        return ROOT / found[1] if found else None
+
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page in their order."""

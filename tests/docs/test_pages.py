@@ -29,7 +29,14 @@ UNRUN = ("benchmarks.md", "checkpoints.md", "cluster.md", "demos.md", "families/
 #: single blocks, by page and line of their text, that need what no embedded checkpoint has
 NEEDS = {("text-to-speech.md", 'depth="maskgit"'): "a network that mmspec/tiny-tts has not"}
 
-WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page.read_text()))]
+
+
+def python(page: Path) -> list[Block]:
+    """The Python blocks of a page but for shown files, which have tests of their own."""
+    return [block for block in blocks(page.read_text()) if block.language == "python" and block.included is None]
+
+
+WITH_PYTHON = [page for page in PAGES if python(page)]
 RUN = [page for page in WITH_PYTHON if not name_of(page).startswith(UNRUN)]
 
 
@@ -55,7 +62,7 @@ def test_a_page_runs(page: Path, place: Path) -> None:
     for block in blocks(text):
         if block.language == "bash":
             run_commands(block)
-        elif block.language == "python" and reason_to_skip(page, block) is None:
+        elif block in python(page) and reason_to_skip(page, block) is None:
             # as many lines before it as in the page, so that a traceback shows the line of the page
             exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
 
@@ -80,12 +87,11 @@ def test_what_is_not_run_says_why() -> None:
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 def test_the_python_of_a_page_names_what_there_is(page: Path) -> None:
-    for block in blocks(page.read_text()):
-        if block.language == "python":
-            try:
-                check_names(ast.parse(block.code))
-            except Exception as error:
-                raise AssertionError(f"{name_of(page)}, line {block.line}: {error}") from error
+    for block in python(page):
+        try:
+            check_names(ast.parse(block.code))
+        except Exception as error:
+            raise AssertionError(f"{name_of(page)}, line {block.line}: {error}") from error
 
 
 def check_names(tree: ast.Module) -> None:
