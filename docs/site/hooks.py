@@ -31,6 +31,7 @@ def on_config(config: Any) -> Any:
     """Drop absent pages from the navigation, and lay out the package as it is installed."""
     config.nav = _present(config.nav, Path(config.docs_dir))
     _lay_out(Path(_sources.name) / "mmspec")
+    config.mdx_configs["pymdownx.snippets"]["base_path"] = [str(ROOT)]  # wherever the command was started
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [_sources.name]
     return config
 
@@ -39,6 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the model cards, and the files beside them that pages link to."""
     for name, card in _cards().items():
         files.append(File.generated(config, name, abs_src_path=str(card)))
+    for picture in (ROOT / "demos").glob("*.png"):
+        files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     for notice in (*CHECKPOINTS.glob("*/NOTICE"), *CHECKPOINTS.glob("*/LICENSE")):
         files.append(
             File.generated(config, f"embedded/{notice.parent.name}-{notice.name}.txt", abs_src_path=str(notice))
@@ -89,6 +92,8 @@ def _place(target: Path) -> str:
     if target.is_relative_to(CHECKPOINTS):
         folder, name = target.relative_to(CHECKPOINTS).parts[0], target.name
         return f"embedded/{folder}.md" if name == "README.md" else f"embedded/{folder}-{name}.txt"
+    if target.parent == ROOT / "demos" and target.suffix == ".png":
+        return f"pictures/{target.name}"
     if target.is_relative_to(ROOT / "docs"):
         return target.relative_to(ROOT / "docs").as_posix()
     return f"not-on-the-site/{target.name}"

@@ -13,7 +13,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md"))
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
 _SHELLS = ("", "bash", "console")
 #: the first word of a command, behind settings of the environment
-_COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*/)?(accelerate|git|mkdocs|mmspec|pip|python3?|torchrun)(?= )")
+_COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*/)?(accelerate|hf|mkdocs|mmspec|pip|python3?|torchrun)(?= )")
 
 
 @dataclass(frozen=True)
