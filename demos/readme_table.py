@@ -145,7 +145,9 @@ def cost_table(report: dict) -> str:
 
 def vlm_table(report: dict) -> str:
     """Methods of questions about pictures, greedy and at temperature 1 (``-t1``), with right answers by task."""
-    tasks = sorted({key.removesuffix("_accuracy") for m in report["methods"] for key in m["quality"] if "_accuracy" in key})
+    tasks = sorted(
+        {key.removesuffix("_accuracy") for m in report["methods"] for key in m["quality"] if "_accuracy" in key}
+    )
     lines = [
         "| method | guarantee | tokens equal to plain | tokens a forward | forwards, times fewer | wall clock, times faster | of the "
         f"limit |{''.join(f' {task}, right |' for task in tasks)}",

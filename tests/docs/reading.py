@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md"))
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE
+)
 _SHELLS = ("", "bash", "console")
 #: the first word of a command, behind settings of the environment
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*/)?(accelerate|hf|mkdocs|mmspec|pip|python3?|torchrun)(?= )")
@@ -34,7 +36,8 @@ class Block:
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page in their order."""
     return [
-        Block(found["language"], found["code"], text[: found.start()].count("\n") + 1) for found in _FENCE.finditer(text)
+        Block(found["language"], found["code"], text[: found.start()].count("\n") + 1)
+        for found in _FENCE.finditer(text)
     ]
 
 

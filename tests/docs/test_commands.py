@@ -142,8 +142,15 @@ CHECKS = {
     ],
 )
 def test_wrong_commands_are_found(line: str) -> None:
-    with pytest.raises(Exception, match=".*"):
+    assert not understood(line)
+
+
+def understood(line: str) -> bool:
+    try:
         check_line(line)
+    except Exception:  # which class typer's parser raises depends on its version
+        return False
+    return True
 
 
 def test_commands_are_read_from_every_place() -> None:

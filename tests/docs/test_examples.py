@@ -59,9 +59,11 @@ def test_a_target_without_a_period_is_refused() -> None:
 
 def test_every_file_that_a_page_shows_is_tested() -> None:
     shown = {block.included for page in PAGES for block in blocks(page.read_text()) if block.included}
-    tested = {DOCS / "examples" / f"{name}.py" for name in EXAMPLES} | {ROOT / "tests" / "docs" / "test_mixture_law.py"}
+    tested = {DOCS / "examples" / f"{name}.py" for name in EXAMPLES} | {
+        ROOT / "tests" / "docs" / "test_mixture_law.py"
+    }
     assert shown == tested
-    assert {path for path in (DOCS / "examples").glob("*.py")} <= tested
+    assert set((DOCS / "examples").glob("*.py")) <= tested
 
 
 def added_lines(guide: str) -> tuple[str, list[str]]:
@@ -140,6 +142,4 @@ def test_the_edits_of_the_guides_make_the_examples_a_part_of_mmspec(tmp_path: Pa
 
 
 def environment(project: Path) -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": str(project), "HF_HUB_OFFLINE": "1"}

@@ -106,7 +106,17 @@ def test_the_reference_holds_every_public_name() -> None:
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package)
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(SITE / "mkdocs.yml"), "-d", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        str(SITE / "mkdocs.yml"),
+        "-d",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
