@@ -9,19 +9,19 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mkdocs.plugins import event_priority, get_plugin_logger
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
-log = get_plugin_logger("site")
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = ROOT / "mmspec" / "checkpoints"
 
+LICENCES = ("LICENSE", "NOTICE")
+
 #: pages of the navigation that may be absent: written elsewhere, or made with a checkpoint that has yet to be trained
 COMING = ("benchmarks.md", "cluster.md", "demos.md", "embedded/tiny-vlm.md")
 
-_LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+_LINK = re.compile(r"(?P<begin>!?\[(?P<text>[^\]]*)\]\()(?P<link>[^)\s#]+)(?P<end>[^)]*\))")
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([^`]+)`")
 _sources = tempfile.TemporaryDirectory(prefix="mmspec-docs-")
 
@@ -42,7 +42,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, name, abs_src_path=str(card)))
     for picture in (ROOT / "demos").glob("*.png"):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
-    for notice in (*CHECKPOINTS.glob("*/NOTICE"), *CHECKPOINTS.glob("*/LICENSE")):
+    for notice in (path for name in LICENCES for path in CHECKPOINTS.glob(f"*/{name}")):
         files.append(
             File.generated(config, f"embedded/{notice.parent.name}-{notice.name}.txt", abs_src_path=str(notice))
         )
@@ -50,16 +50,17 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Point links to files outside docs/ at the pages made of them."""
-    source = Path(page.file.abs_src_path or "").resolve()
+    """Point links to files outside docs/ at what the site has of them."""
+    source, docs = Path(page.file.abs_src_path or "").resolve(), Path(config.docs_dir).resolve()
 
     def goal(match: re.Match[str]) -> str:
-        link = match[1]
-        if "://" in link or link.startswith(("mailto:", "#")):
-            return link
+        link = match["link"]
         target = (source.parent / link).resolve()
-        inside = target.is_relative_to(config.docs_dir) and source.is_relative_to(config.docs_dir)
-        return link if inside else _relative(_place(target), page.file.src_uri)
+        if "://" in link or (target.is_relative_to(docs) and source.is_relative_to(docs)):
+            return match[0]
+        if place := _place(target):
+            return match["begin"] + _relative(place, page.file.src_uri) + match["end"]
+        return match["text"] if target.exists() else match[0]  # a file that the site does not show is named only
 
     return _LINK.sub(goal, markdown)
 
@@ -87,16 +88,15 @@ def _present(nav: list[Any], folder: Path) -> list[Any]:
     return kept
 
 
-def _place(target: Path) -> str:
-    """Where a file outside docs/ is on the site; left as it is, and so reported, if it is nowhere."""
+def _place(target: Path) -> str | None:
+    """Where a file outside docs/ is on the site, ``None`` if it is nowhere."""
     if target.is_relative_to(CHECKPOINTS):
         folder, name = target.relative_to(CHECKPOINTS).parts[0], target.name
-        return f"embedded/{folder}.md" if name == "README.md" else f"embedded/{folder}-{name}.txt"
+        places = {"README.md": f"embedded/{folder}.md"}
+        return places.get(name, f"embedded/{folder}-{name}.txt" if name in LICENCES else None)
     if target.parent == ROOT / "demos" and target.suffix == ".png":
         return f"pictures/{target.name}"
-    if target.is_relative_to(ROOT / "docs"):
-        return target.relative_to(ROOT / "docs").as_posix()
-    return f"not-on-the-site/{target.name}"
+    return target.relative_to(ROOT / "docs").as_posix() if target.is_relative_to(ROOT / "docs") else None
 
 
 def _relative(place: str, page: str) -> str:
