@@ -301,3 +301,22 @@ def tiny_eagle3(model: Any, seed: int = 3, **settings: Any) -> Any:
         if drafter.config.draft_vocab_size is not None:  # every other token, then the last ones
             drafter.d2t.copy_(torch.arange(drafter.config.draft_vocab_size).clamp_max(text.vocab_size // 2 - 1))
     return drafter.eval()
+
+
+def tiny_mtp(model: Any, seed: int = 3, **settings: Any) -> Any:
+    """A random multi-token-prediction head for ``model``."""
+    from mmspec.drafters.fingerprint import fingerprint
+    from mmspec.drafters.mtp import MTPDrafter
+
+    text = model.config.get_text_config()
+    sizes = {
+        "vocab_size": text.vocab_size, "hidden_size": text.hidden_size, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+        "intermediate_size": 48, "target": fingerprint(model),
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    drafter = MTPDrafter(**{**sizes, **settings})
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+    return drafter.eval()
