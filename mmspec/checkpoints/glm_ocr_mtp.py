@@ -82,9 +82,9 @@ def save_glm_ocr_mtp(drafter: MTPDrafter, folder: str | Path, num_target_layers:
         ValueError: If the head is of another build than GLM-OCR's.
     """
     ours = drafter.config
-    if ours.mrope_section is None or not ours.sandwich_norms or ours.norm_output:
+    if ours.mrope_section is None or not ours.sandwich_norms or ours.norm_output or ours.compression:
         raise ValueError(
-            "GLM-OCR's head has `mrope_section`, `sandwich_norms` and no `norm_output`; this one is of another build."
+            "GLM-OCR's head has `mrope_section`, `sandwich_norms`, no `norm_output` and no `compression`; this one is of another build."
         )
     text = {
         **{theirs: ours[name] for theirs, name in _SIZES.items()}, "head_dim": ours.head_dim,

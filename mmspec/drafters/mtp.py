@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import DraftSetup, check_controller, check_positive
 from mmspec.drafters.block_network import BlockAttention, BlockFeedForward, rotary_at, rotary_of
+from mmspec.drafters.compression import compressor_of
 from mmspec.drafters.pairs import PairDrafter, check_shape
 from mmspec.models.layers import RMSNorm
 from mmspec.runner.features import FeatureModel
@@ -67,6 +68,9 @@ class MTPDrafter(PairDrafter):
             are the target's own, those of the slot whose state is read. ``None``: positions count the slots of the
             target's stream, pictures included.
         norm_output: Whether what is fed back is normalised, as the target's states are.
+        compression: How the slots of pictures become fewer in the drafter's context, see
+            :mod:`mmspec.drafters.compression`; ``None`` keeps them all.
+        compression_ratio: Slots of a picture for which one remains.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree, num_nodes, depth, beam, branching, choices, replacement, calibration, controller, prior: As for
             :class:`~mmspec.drafters.feature.FeatureDrafter`.
@@ -94,6 +98,8 @@ class MTPDrafter(PairDrafter):
         sandwich_norms: bool = False,
         mrope_section: Sequence[int] | None = None,
         norm_output: bool = True,
+        compression: str | None = None,
+        compression_ratio: int = 4,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "chain",
@@ -125,6 +131,7 @@ class MTPDrafter(PairDrafter):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layer = MTPLayer(*sizes, sandwich_norms)
         self.norm = RMSNorm(hidden_size, norm_eps)
+        self.compressor = compressor_of(compression, compression_ratio, hidden_size)
 
     def session(self, setup: DraftSetup) -> DraftSession:
         self.check_states(setup)
