@@ -111,11 +111,11 @@ def _translate(text: Mapping[str, Any], name: str) -> dict[str, Any]:
     wanted["rope_theta"] = rope_theta_of({"rope_parameters": rope, "rope_theta": text.get("rope_theta")}, name)
     wanted["mrope_section"] = section
     check_given(wanted, name)
-    whole = int(wanted["hidden_size"]) // int(wanted["num_attention_heads"])
+    whole = int(text["hidden_size"]) // int(text["num_attention_heads"])
     return {
         **{ours: wanted[field] for field, ours in _SIZES.items()},
         "head_dim": int(first_given(text.get("head_dim"), whole)), "rope_theta": wanted["rope_theta"],
-        "mrope_section": list(wanted["mrope_section"]), "sandwich_norms": True, "norm_output": False,
+        "mrope_section": list(section or ()), "sandwich_norms": True, "norm_output": False,
     }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class PairDrafter(DrafterNetwork):
     """
 
     mask_padding: bool = True
-    compressor: VisualCompressor | None = None
+    compressor: VisualCompressor | None
 
     @abstractmethod
     def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
