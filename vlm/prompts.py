@@ -98,7 +98,11 @@ def questions_of_messages(
 
 
 def processor_inputs(processor: Any, question: Question) -> dict[str, Tensor]:
-    """Tensors of one question, as the adapter encodes them."""
+    """Tensors of one question, as the adapter encodes them.
+
+    Raises:
+        ValueError: If the processor cannot read the pictures, such as one pixel wide ones, with their sizes.
+    """
     more: dict[str, Any] = {"images": list(question.images)} if question.images else {}
     if question.videos:
         more["videos"] = [clip.frames for clip in question.videos]
@@ -107,8 +111,15 @@ def processor_inputs(processor: Any, question: Question) -> dict[str, Tensor]:
     begin = getattr(processor.tokenizer, "bos_token", None)
     if begin and question.text.startswith(begin):  # a template wrote it: the tokenizer must not do so again
         more["add_special_tokens"] = False
-    made = processor(text=[question.text], return_tensors="pt", **more)
-    return dict(made)
+    try:
+        return dict(processor(text=[question.text], return_tensors="pt", **more))
+    except (ValueError, ZeroDivisionError, IndexError, RuntimeError) as error:
+        if not question.images:
+            raise
+        sizes = ", ".join(f"{image.width} x {image.height}" for image in question.images)
+        raise ValueError(
+            f"{type(processor).__name__} cannot read pictures of {sizes} pixels (width x height): {error}"
+        ) from error
 
 
 def _load_clip(processor: Any, source: Any, read_clip: ClipReader | None) -> Clip:

@@ -152,7 +152,8 @@ class FeatureRunner:
         self.cache = SpecCache(len(shorter.count), self._width + self._room, self.device)
         seen = torch.ones(size, size, dtype=torch.bool, device=self.device).tril().expand(len(shorter.count), -1, -1)
         self.cache.plan(size, size)
-        self._run(*shorter.parts, shorter.places + 1, seen)
+        features, embeddings = shorter.parts
+        self._run(features, embeddings, shorter.places + 1, seen)
 
     def queue(self, features: Tensor, tokens: Tensor, count: Tensor) -> None:
         """Remember true pairs: the target's states ``features`` (R, Q, ...), tokens (B, Q), of which the first ``count`` (B,) are."""

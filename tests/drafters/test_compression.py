@@ -144,8 +144,8 @@ def test_how_slots_are_mixed(kind: str) -> None:
         gate = 2 * score[best - 1].sigmoid()
         assert torch.allclose(mixed[0, 1:3], states[0, best] * gate[:, None])
     elif kind == "resampler":
-        assert 1 < float(carried[0, 1]) < 5  # of its own picture only
-        assert 7 <= float(carried[0, 4]) <= 8
+        assert 1 < carried[0, 1].item() < 5  # of its own picture only
+        assert 7 <= carried[0, 4].item() <= 8
     loss = mixed.square().sum()
     if parameters := list(compressor.parameters()):
         loss.backward()
