@@ -13,6 +13,8 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.templates import Template
 from mmspec.drafters.base import check_positive
+from mmspec.image.video_files import check_fps, read_fps, read_frames
+from mmspec.vlm.clips import DEFAULT_FPS, Clip
 
 OUTPUT_TYPES = ("text", "tokens")
 
@@ -76,10 +78,15 @@ class AnswerCall:
     speculate: bool = True
     micro_batch_size: int = 16
     output_type: str = "text"
+    num_frames: int = 32
+    video_fps: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("max_new_tokens", self.max_new_tokens)
         check_positive("micro_batch_size", self.micro_batch_size)
+        check_positive("num_frames", self.num_frames)
+        if self.video_fps is not None:
+            check_fps(self.video_fps, "video_fps")
         if isinstance(self.min_new_tokens, bool) or not isinstance(self.min_new_tokens, int):
             raise TypeError(f"`min_new_tokens` must be an integer, got {self.min_new_tokens!r}.")
         if not 0 <= self.min_new_tokens <= self.max_new_tokens:
@@ -100,6 +107,11 @@ class AnswerCall:
     @property
     def sampling(self) -> SamplingParams:
         return SamplingParams(self.temperature, self.top_k, self.top_p)
+
+    def read_clip(self, source: Any) -> Clip:
+        """The video ``source``, whatever :func:`mmspec.image.video_files.read_frames` reads, thinned to ``num_frames``."""
+        fps = self.video_fps or read_fps(source) or DEFAULT_FPS
+        return Clip.thinned(read_frames(source), fps, self.num_frames)
 
     @property
     def strings(self) -> list[str]:

@@ -26,6 +26,7 @@ from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import DraftSetup, check_controller, check_positive
 from mmspec.drafters.block_network import BlockLayer, MarkovCorrection, rotary_at
 from mmspec.drafters.block_session import BlockSession
+from mmspec.drafters.compression import compressor_of
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
 
@@ -47,6 +48,9 @@ class BlockDrafter(DrafterNetwork):
         norm_eps, rope_theta: Of the layers.
         markov_rank: Rank of a correction of each slot's logits by the token before it; 0 has none. Trees are then built of
             the corrected probabilities.
+        compression: How the slots of pictures become fewer in the drafter's context, see
+            :mod:`mmspec.drafters.compression`; ``None`` keeps them all.
+        compression_ratio: Slots of a picture for which one remains.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
         num_nodes: Most nodes of a draft, root included.
@@ -83,6 +87,8 @@ class BlockDrafter(DrafterNetwork):
         norm_eps: float = 1e-6,
         rope_theta: float = 1e6,
         markov_rank: int = 0,
+        compression: str | None = None,
+        compression_ratio: int = 4,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
@@ -117,6 +123,7 @@ class BlockDrafter(DrafterNetwork):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
         self.norm = RMSNorm(hidden_size, norm_eps)
+        self.compressor = compressor_of(compression, compression_ratio, hidden_size)
         if markov_rank:
             check_positive("markov_rank", markov_rank)
             self.markov = MarkovCorrection(vocab_size, markov_rank)

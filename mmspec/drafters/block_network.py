@@ -102,8 +102,13 @@ class MarkovCorrection(nn.Module):
 
 def rotary_at(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines (R, 1, N, P) at ``positions`` (R, N), halves of a head rotated against one another."""
+    return rotary_of(positions[..., None], head_dim, theta)
+
+
+def rotary_of(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """As :func:`rotary_at` for a position of each frequency (R, N, P / 2), or of all (R, N, 1)."""
     place = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    angles = positions[..., None].float() * theta ** (-place / head_dim)
+    angles = positions.float() * theta ** (-place / head_dim)
     angles = torch.cat([angles, angles], dim=-1)[:, None]
     return angles.cos(), angles.sin()
 

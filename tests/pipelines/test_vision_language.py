@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
 from mmspec.training.vlm_tokenizer import VOCAB_SIZE, picture_processor
+from mmspec.vlm.images import load_image
 from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3
 
 BUDGET = 12
@@ -91,6 +93,37 @@ def test_several_pictures_in_one_prompt(pipe: VisionLanguagePipeline) -> None:
     pair = pipe("compare", both, max_new_tokens=6, seed=0)
     assert pipe(["compare"], [both], max_new_tokens=6, seed=0).tokens == pair.tokens
     assert pipe("compare", both[::-1], max_new_tokens=6, seed=0).tokens != pair.tokens
+
+
+def kinds_of_pictures() -> dict[str, Any]:
+    """One of each kind that users have and the vision tower does not expect."""
+    noise = np.random.default_rng(0).integers(0, 256, (32, 48), dtype=np.uint8)
+    turned, rotated = io.BytesIO(), Image.Exif()
+    rotated[0x0112] = 6
+    picture().save(turned, "JPEG", exif=rotated)
+    return {
+        "grey": Image.fromarray(noise), "alpha": picture().convert("RGBA"), "cmyk": picture().convert("CMYK"),
+        "palette": picture().convert("P"), "16 bits": Image.fromarray(noise.astype(np.uint16) * 257),
+        "one pixel": Image.new("RGB", (1, 1), "red"), "narrow": picture(2, (16, 384)), "turned": turned.getvalue(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(kinds_of_pictures()))
+def test_every_kind_of_picture_is_answered(pipe: VisionLanguagePipeline, kind: str) -> None:
+    """And the text-only question after it as if it had not been there."""
+    text = pipe("hello", max_new_tokens=6).tokens
+    shown = kinds_of_pictures()[kind]
+    plain = pipe("read", shown, max_new_tokens=8, speculate=False)
+    pipe.drafter = tiny_block(reading_model(), num_nodes=9)
+    assert pipe("read", shown, max_new_tokens=8).tokens == plain.tokens
+    assert pipe("hello", max_new_tokens=6).tokens == text
+    assert pipe("read", load_image(shown), max_new_tokens=8).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("size", [(1, 400), (4000, 1)])
+def test_pictures_too_narrow_for_the_processor_are_named(pipe: VisionLanguagePipeline, size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"LlavaProcessor cannot read pictures of {size[0]} x {size[1]} pixels"):
+        pipe("read", picture(2, size), max_new_tokens=4)
 
 
 def written(pipe: VisionLanguagePipeline) -> str:
