@@ -12,7 +12,9 @@ from tests.oracles.tiny import tiny_pipeline
 
 
 def test_all_but_the_last_token_of_a_round_were_drafted() -> None:
-    rows = [RowStats(tokens=6, trace=[Round(0, 0, 1), Round(4, 2, 3), Round(1, 1, 2)])]  # positions 1, 2 and 4 are drafts
+    rows = [
+        RowStats(tokens=6, trace=[Round(0, 0, 1), Round(4, 2, 3), Round(1, 1, 2)])
+    ]  # positions 1, 2 and 4 are drafts
     assert accepted_shares(rows, lambda position: position // 3) == pytest.approx([2 / 3, 1 / 3])
     assert accepted_shares(rows, lambda position: position % 2) == pytest.approx([2 / 3, 1 / 3])
     assert accepted_shares([], lambda position: position) == []
