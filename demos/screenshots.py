@@ -48,15 +48,15 @@ def main(folder: Path, kinds: Sequence[str]) -> None:
 
 
 def write(content: Any, path: Path) -> None:
-    """Write a PNG with as many colours as fit into :data:`LARGEST` bytes."""
+    """Write a PNG of as many colours as fit into :data:`LARGEST` bytes."""
     picture = Image.open(io.BytesIO(content)).convert("RGB")
-    for colours in (256, 128, 64, 32):
+    for drawn in (picture, *(picture.quantize(colours) for colours in (256, 128, 64))):
         buffer = io.BytesIO()
-        picture.quantize(colours).save(buffer, format="PNG", optimize=True)
+        drawn.save(buffer, format="PNG", optimize=True)
         if buffer.tell() < LARGEST:
             break
     path.write_bytes(buffer.getvalue())
-    print(path, picture.size, f"{colours} colours, {buffer.tell()} bytes")
+    print(path, drawn.size, drawn.mode, f"{buffer.tell()} bytes")
 
 
 if __name__ == "__main__":

@@ -144,9 +144,9 @@ def seed_of(given: float | str | None) -> int:
     seed = as_number("The seed", given)
     if seed is None:
         return secrets.randbelow(FRESH_SEEDS)
-    if isinstance(seed, float):
+    if isinstance(seed, float) and not seed.is_integer():
         raise ValueError(f"The seed must be a whole number, got {given}.")
-    return seed
+    return int(seed)
 
 
 class Cancels:

@@ -122,8 +122,8 @@ class Tab(ABC):
             with gr.Column(scale=1, min_width=280):
                 inputs = self.controls()
                 with gr.Row():
-                    start = gr.Button("Run", variant="primary", elem_id=f"{self.kind}-run")
-                    stop = gr.Button("Cancel", elem_id=f"{self.kind}-cancel")
+                    start = gr.Button("Run", variant="primary", elem_id=f"{self.kind}-run", min_width=90)
+                    stop = gr.Button("Cancel", elem_id=f"{self.kind}-cancel", min_width=90)
                 used = gr.Textbox(label="Seed used", interactive=False, elem_id=f"{self.kind}-used")
             with gr.Column(scale=3):
                 outcome = gr.HTML(note("Press Run."), elem_id=f"{self.kind}-verdict")

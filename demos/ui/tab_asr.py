@@ -31,7 +31,7 @@ class RecognitionTab(Tab):
         samples = self.samples()
         audio = gr.Audio(
             samples[0] if samples else None, sources=["upload", "microphone"], type="filepath", label="Recording",
-            elem_id="asr-audio",
+            elem_id="asr-audio", buttons=[],
         )  # fmt: skip
         if samples:
             gr.Examples([[path] for path in samples[:4]], [audio], label="Recordings of the checkpoint")

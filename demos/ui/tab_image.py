@@ -12,7 +12,7 @@ from demos.ui.heat import draw_grid, places
 from demos.ui.race import Lane
 from demos.ui.tab import Tab, compare_box, number, numbers, seed_box
 
-_SHOWN = 240  # pixels of a picture on the screen
+_SHOWN = 176  # pixels of a picture on the screen
 
 
 class ImageTab(Tab):

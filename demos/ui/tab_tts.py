@@ -76,7 +76,10 @@ class SpeechTab(Tab):
 
     def extras(self) -> list[Any]:
         player = gr.HTML(elem_id="tts-player", js_on_load=PLAYER)
-        return [player, gr.Audio(label="The whole sound", elem_id="tts-sound", interactive=False)]
+        return [
+            player,
+            gr.Audio(label="The whole sound", elem_id="tts-sound", interactive=False, buttons=["download"]),
+        ]
 
     def run(
         self,

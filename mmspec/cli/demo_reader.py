@@ -22,7 +22,7 @@ def answer_questions(count: int, device: str = "auto", model: str = DEFAULT_VISI
     from mmspec.vlm.items import QUESTIONS, read_items
 
     if model.startswith("mmspec/") and model not in embedded_checkpoints():
-        return Row(NAME, note=f"{model} does not come with this version")
+        return Row(NAME, note=f"no {model} here")
     items = read_items((local_folder(model) or Path(model)) / QUESTIONS)
     step = max(1, len(items) // count)
     pipe = load_reader(model, device)

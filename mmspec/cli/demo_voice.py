@@ -17,7 +17,7 @@ def speak_sentences(count: int, out: Path, seed: int = 0, device: str = "auto", 
     import torch
 
     pipe = load_voice(model, device)
-    pipe(SENTENCES[0], seed=seed, max_frames=2)  # warm-up
+    pipe(SENTENCES[1], seed=seed)  # warm-up
     pairs = []
     for number, text in enumerate(SENTENCES[:count]):
         plain, fast = (pipe(text, seed=seed + number, speculate=on) for on in (False, True))

@@ -301,3 +301,26 @@ def test_demos_listen_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("GRADIO_SHARE", "True")
     main(["image"], [])
     assert (asked["server_name"], asked["share"]) == ("127.0.0.1", False)
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_every_part_of_a_stream_says_where_its_tokens_came_from(
+    kind: str, pipelines: dict[str, Any], requests: dict[str, dict[str, Any]]
+) -> None:
+    request = requests[kind]
+    words = {
+        "vlm": ("read", request.get("image")),
+        "video": (request.get("image"),),
+        "asr": (request.get("audio"),),
+    }.get(kind, (request.get("prompt"),))
+    grown = []
+    for part in pipelines[kind].stream(*words, seed=3):
+        grown.append(part.stats.tokens)
+        for row in part.stats.rows:
+            assert sum(one.emitted for one in row.trace) == row.tokens
+            assert sum(one.accepted for one in row.trace) == row.accepted
+    assert grown == sorted(grown)
+    assert len(grown) > 1
+    assert part.stats is part.output.stats
+    if kind != "asr":  # drafts of a random CTC head are never right
+        assert any(row.accepted for row in part.stats.rows)
