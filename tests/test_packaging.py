@@ -55,7 +55,8 @@ def test_the_wheel_is_small_and_holds_every_checkpoint(dist: Path) -> None:
 def test_the_sdist_holds_what_the_wheel_is_built_from(dist: Path) -> None:
     [sdist] = dist.glob("*.tar.gz")
     assert sdist.stat().st_size < LARGEST
-    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     assert checkpoint_files() | {"LICENSE", "README.md", "pyproject.toml", "image/__init__.py"} <= names
 
 
