@@ -316,7 +316,7 @@ def test_pictures_that_messages_lack_or_leave(pipe: VisionLanguagePipeline) -> N
     with pytest.raises(ValueError, match="`role`"):
         pipe(messages=[{"role": "robot", "content": "hi"}])
     with pytest.raises(ValueError, match="`type`"):
-        pipe(messages=[{"role": "user", "content": [{"type": "video"}]}])
+        pipe(messages=[{"role": "user", "content": [{"type": "audio"}]}])
 
 
 def test_drafters_that_do_not_fit_are_refused_before_the_first_forward(pipe: VisionLanguagePipeline) -> None:
