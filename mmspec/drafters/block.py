@@ -53,6 +53,8 @@ class BlockDrafter(DrafterNetwork):
         compression_ratio: Slots of a picture for which one remains.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
+        num_slots: Slots that are run, the newest token's among them; fewer than ``block_size`` cost less and draft less far.
+            ``None`` runs the whole block, as in training.
         num_nodes: Most nodes of a draft, root included.
         branching: Candidates of a depth.
         graft: Nodes of a tree that may go to a copy of what followed the last tokens before, in prompt or answer (prompt
@@ -92,6 +94,7 @@ class BlockDrafter(DrafterNetwork):
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
+        num_slots: int | None = None,
         num_nodes: int = 32,
         branching: int = 8,
         graft: int = 0,
@@ -110,6 +113,8 @@ class BlockDrafter(DrafterNetwork):
             raise ValueError(f"`graft` must lie in [0, {num_nodes}), below `num_nodes`, got {graft!r}.")
         if block_size < 2:
             raise ValueError(f"`block_size` must be at least 2, the newest token and one to draft, got {block_size}.")
+        if num_slots is not None and not 2 <= num_slots <= block_size:
+            raise ValueError(f"`num_slots` must lie in [2, {block_size}], up to `block_size`, got {num_slots}.")
         if num_heads % num_kv_heads or head_dim % 2:
             raise ValueError(f"`num_heads` ({num_heads}) must be a multiple of `num_kv_heads`, `head_dim` even.")
         if not taps or sorted(set(taps)) != list(taps) or taps[0] < 1:
@@ -129,14 +134,18 @@ class BlockDrafter(DrafterNetwork):
             self.markov = MarkovCorrection(vocab_size, markov_rank)
 
     @property
+    def slots(self) -> int:
+        """Slots that are run."""
+        return int(self.config.num_slots or self.config.block_size)
+
+    @property
     def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
         """Most children of a node."""
         return 1 if self.config.tree == "chain" else self.config.branching
 
     @property
     def max_nodes(self) -> int:
-        longest = self.config.block_size
-        return min(self.config.num_nodes, longest) if self.config.tree == "chain" else self.config.num_nodes
+        return min(self.config.num_nodes, self.slots) if self.config.tree == "chain" else self.config.num_nodes
 
     def nodes_within(self, budget: int) -> int:
         return self.max_nodes

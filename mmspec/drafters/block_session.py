@@ -66,7 +66,7 @@ class BlockSession:
 
     def propose(self, context: RoundContext, width: int) -> Draft:
         room = self.max_new_tokens - context.lowest - 1  # draft tokens that the row with the most room can use
-        depth = min(self.config.block_size - 1, room)
+        depth = min(self.drafter.slots - 1, room)
         if width < 2 or depth < 1:
             return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
         logits = self._block(context)[:, :depth]
@@ -109,7 +109,7 @@ class BlockSession:
 
     def _block(self, context: RoundContext) -> Tensor:
         """Logits (B, K, V) of the slots behind the newest tokens, masked as the target's."""
-        size = self.config.block_size
+        size = self.drafter.slots
         tokens = torch.full((len(context.root), size), self.config.mask_token_id, device=context.root.device)
         tokens[:, 0] = context.root
         embeddings = self.model.embed_tokens(tokens).to(self.device, self.dtype)

@@ -185,7 +185,7 @@ class Eagle3Drafter(PairDrafter):
         Args:
             embeddings: Embeddings of the tokens (R, N, D).
             features: Projected states of the slots before them, or the drafter's own (R, N, D).
-            rotary: Cosines and sines at the tokens' positions, each (R, 1, N, P).
+            rotary: Cosines and signed sines at the tokens' positions, each (R, 1, N, P).
             mask: Boolean or additive mask broadcastable to (R, H, N, S).
             cache: Object with ``update(key, value, layer)``.
         """

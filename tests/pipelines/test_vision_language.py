@@ -19,7 +19,7 @@ from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
 from mmspec.training.vlm_tokenizer import VOCAB_SIZE, picture_processor
 from mmspec.vlm.images import load_image
-from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3
+from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3, tiny_mtp
 
 BUDGET = 12
 
@@ -54,6 +54,8 @@ def test_speculation_changes_no_answer(pipe: VisionLanguagePipeline, temperature
         ModelDrafter(3, model=reading_model()),
         ModelDrafter(3, model=reading_model(1)),
         tiny_block(reading_model(), num_nodes=12),
+        tiny_eagle3(reading_model(), compression="pool"),
+        tiny_mtp(reading_model(), tree="dynamic", num_nodes=9),
     ):
         pipe.drafter = drafter
         output = ask(pipe, temperature=temperature)
@@ -137,7 +139,13 @@ def test_a_stop_string_ends_the_answer_wherever_a_draft_ends(pipe: VisionLanguag
     for first in (0, 3, 6):
         stop = text[first : first + 3]
         place = text.find(stop)
-        for drafter in (None, NGramDrafter(), ModelDrafter(5, model=reading_model())):
+        for drafter in (
+            None,
+            NGramDrafter(),
+            ModelDrafter(5, model=reading_model()),
+            tiny_block(reading_model(), num_nodes=9),
+            tiny_mtp(reading_model()),
+        ):
             pipe.drafter = drafter
             output = pipe(
                 "what is this?", picture(), max_new_tokens=BUDGET, min_new_tokens=BUDGET, stop_strings=["@@@", stop]
@@ -171,7 +179,13 @@ def test_no_stop_token_before_the_minimum(pipe: VisionLanguagePipeline) -> None:
     text = pipe("what is this?", picture(), max_new_tokens=BUDGET).tokens[0]
     stop = text[2]  # a token that would end it early
     assert len(pipe("what is this?", picture(), max_new_tokens=BUDGET, stop_tokens=[stop]).tokens[0]) <= 3
-    for drafter in (None, NGramDrafter(), ModelDrafter(4, model=reading_model())):
+    for drafter in (
+        None,
+        NGramDrafter(),
+        ModelDrafter(4, model=reading_model()),
+        tiny_block(reading_model()),
+        tiny_mtp(reading_model()),
+    ):
         pipe.drafter = drafter
         longer = pipe("what is this?", picture(), max_new_tokens=BUDGET, min_new_tokens=8, stop_tokens=[stop]).tokens[
             0
@@ -237,6 +251,8 @@ def test_laws_of_paths_equal_generate(pipe: VisionLanguagePipeline, options: dic
         NGramDrafter(),
         ModelDrafter(4, model=reading_model()),
         tiny_block(reading_model(), num_nodes=9),
+        tiny_eagle3(reading_model()),
+        tiny_mtp(reading_model()),
     ):
         pipe.drafter = drafter
         assert pipe("what is this?", picture(), max_new_tokens=24, **options).tokens[0] == tokens
@@ -316,7 +332,7 @@ def test_pictures_that_messages_lack_or_leave(pipe: VisionLanguagePipeline) -> N
     with pytest.raises(ValueError, match="`role`"):
         pipe(messages=[{"role": "robot", "content": "hi"}])
     with pytest.raises(ValueError, match="`type`"):
-        pipe(messages=[{"role": "user", "content": [{"type": "video"}]}])
+        pipe(messages=[{"role": "user", "content": [{"type": "audio"}]}])
 
 
 def test_drafters_that_do_not_fit_are_refused_before_the_first_forward(pipe: VisionLanguagePipeline) -> None:
