@@ -20,7 +20,6 @@ from mmspec.training.vlm_target import VlmTargetConfig
 from mmspec.training.vlm_tasks import Material, Sample, held_out_samples, moved_samples
 from mmspec.training.vlm_tokenizer import picture_processor
 
-
 _NO_SETTINGS = (
     "data",
     "output",
