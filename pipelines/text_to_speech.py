@@ -222,6 +222,7 @@ class TextToSpeechPipeline(SpecPipeline):
         requests = [self._request([piece], voice, codes, speed, speculate, layout, depth_calls) for piece in pieces]
         return self._chunks(texts, pieces, requests, max_frames, output_type)
 
+    @torch.no_grad()
     def _chunks(
         self,
         texts: list[str],
@@ -250,7 +251,9 @@ class TextToSpeechPipeline(SpecPipeline):
                     if len(samples):
                         first_audio = first_audio or time.perf_counter() - begun
                         waveform.append(samples)
-                        yield AudioChunk(as_type(samples, output_type), self.sampling_rate)
+                        count_calls(decoder)
+                        so_far = merge_stats([*parts, decoder.stats])
+                        yield AudioChunk(as_type(samples, output_type), self.sampling_rate, stats=so_far)
             spoken += self._settle([piece], decoder, progress)
             parts.append(decoder.stats)
             left = None if left is None else left - len(spoken[-1])
@@ -262,7 +265,9 @@ class TextToSpeechPipeline(SpecPipeline):
         stats.seconds["first_audio"] = first_audio or time.perf_counter() - begun
         output.audios = [as_type(torch.cat([*waveform, tail]), output_type)]
         self.maybe_free_model_hooks()
-        yield AudioChunk(as_type(tail, output_type), self.sampling_rate, finished=True, output=output)
+        yield AudioChunk(
+            as_type(tail, output_type), self.sampling_rate, finished=True, output=output, stats=output.stats
+        )
 
     def open_decoder(self, request: DecodeRequest) -> Any:
         """Build the decoder of a request of this pipeline; nothing of it stays on the pipeline."""

@@ -109,12 +109,13 @@ class CodeLaw:
             drawn = torch.where(mine[..., None], process(scores, params), drawn)
         return drawn
 
-    def guess(self, logits: Tensor, books: Tensor, gumbel: Tensor) -> Tensor:
-        """Draws (...) of residual codes from raw ``logits`` (..., V) with the noise ``gumbel`` (..., V), their laws not cut.
+    def guesses(self, logits: Tensor, books: Tensor, gumbel: Tensor, count: int = 1) -> Tensor:
+        """The ``count`` best draws (..., count) of residual codes from raw ``logits`` (..., V) with the noise ``gumbel`` (..., V), their laws not cut.
 
-        Nearly always the law's own draws, and cheaper; right for drafts, which a rule judges under the law itself.
+        Nearly always the first is the law's own draw, and cheaper; right for drafts, which a rule judges under the law itself.
         """
-        if not self._uniform:
-            return (self.rest(logits, books) + gumbel).argmax(-1)
-        temperature = self.books[1].temperature
-        return (logits + temperature * gumbel).argmax(-1)
+        if self._uniform:
+            scores = torch.add(logits, gumbel, alpha=self.books[1].temperature)
+        else:
+            scores = self.rest(logits, books) + gumbel
+        return scores.max(-1, keepdim=True).indices if count == 1 else scores.topk(count, dim=-1).indices

@@ -4,8 +4,8 @@ Order index t G + g is code g of frame t. A draft covers codes of one frame: its
 predictor, and what follows the last code of a frame is a call of the talker. Rows may be in different frames and codes; in a
 round the rows that need the talker and those that need the predictor run side by side, neither waiting for the other.
 
-Layouts of the predictor's call: ``chain`` keeps the codes of the frame in a cache and runs the new ones only, for one row;
-``fixed`` recomputes all G positions in one static shape (b, G), where causality makes what lies behind a draft harmless, so that rows need
+Layouts of the predictor's call: ``chain`` keeps the codes of the frame in a cache and runs the new ones only, for one row, whose drafts may
+then branch where the model says so; ``fixed`` recomputes all G positions in one static shape (b, G), where causality makes what lies behind a draft harmless, so that rows need
 no ragged cache and a captured graph fits.
 
 Symbols: B rows, N nodes, G codes a frame, V tokens, E predictor width, b rows of a call, K look-ahead vectors.
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from mmspec.core.draft import Draft
 from mmspec.core.target import TargetOutput
+from mmspec.core.trees import StaticTree
 from mmspec.core.verify import Verdict
 from mmspec.speech.code_sampling import CodeLaw
-from mmspec.speech.frame_model import FrameModel, InnerSession
+from mmspec.speech.frame_model import BranchingModel, BranchingSession, FrameModel, InnerSession
 
 LAYOUTS = ("auto", "chain", "fixed")
 
@@ -44,6 +45,7 @@ class CodeTarget:
         tail: Inputs by position (G, *) that stand behind the draft in the ``chain`` layout, set by drafters that look
             ahead.
         tail_hidden: Hidden states (1, K, E) of what stood behind the last draft, up to the end of the frame.
+        branches: Shape of the next draft, set by drafters that make trees; ``None`` for a chain.
     """
 
     def __init__(self, model: FrameModel, law: CodeLaw, layout: str = "auto") -> None:
@@ -56,6 +58,7 @@ class CodeTarget:
         self.talker_calls = self.predictor_calls = 0
         self.tail: Tensor | None = None
         self.tail_hidden: Tensor | None = None
+        self.branches: StaticTree | None = None
         self._inner: InnerSession | None = None
         self._cached = 0
 
@@ -76,9 +79,14 @@ class CodeTarget:
         self.fresh = True
         return TargetOutput(self.law.first(logits)[:, None], self.states[:, None])
 
+    @property
+    def takes_trees(self) -> bool:
+        """Whether drafts may branch: those of a single row, if its model can. Known after the prefill."""
+        return self._chained and isinstance(self.model, BranchingModel)
+
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
-        if not draft.is_chain:
-            raise TypeError("Residual codes are drafted as chains; this drafter makes trees.")
+        if not draft.is_chain and (self.branches is None or self.branches.num_nodes != draft.num_nodes):
+            raise TypeError("This drafter makes trees of its own; those of residual codes have one level a code.")
         self._begin(draft.tokens[:, 0])
         self._limit(draft)
         ended = [row for row, filled in enumerate(self.filled) if filled == self.num_codebooks]
@@ -109,6 +117,8 @@ class CodeTarget:
         room = torch.tensor(
             [max(0, self.num_codebooks - 1 - filled) for filled in self.filled], device=draft.tokens.device
         )
+        if not draft.is_chain:
+            return  # made to measure
         if draft.num_nodes - 1 > (self.num_codebooks - 1 - min(self.filled) if len(self.filled) == 1 else 0):
             inside = torch.arange(draft.num_nodes, device=room.device) <= room[:, None]
             draft.valid = inside if draft.valid is None else draft.valid & inside
@@ -129,6 +139,8 @@ class CodeTarget:
     def _predict(self, rows: Tensor | None, draft: Draft) -> TargetOutput:
         """Residual codes behind the nodes of ``rows``, ``None`` for all."""
         self.predictor_calls += 1
+        if self.branches is not None:
+            return self._branch(draft, self.branches)
         hidden = self._chain(draft.tokens) if self._chained else self._fixed(rows, draft.tokens)
         filled = torch.tensor(self.filled, device=self.device)
         filled = filled if rows is None else filled[rows]
@@ -154,6 +166,23 @@ class CodeTarget:
         hidden = hidden[:, real - nodes : real]
         return torch.nn.functional.pad(hidden, (0, 0, 0, tokens.shape[1] - nodes))
 
+    def _branch(self, draft: Draft, tree: StaticTree) -> TargetOutput:
+        """Residual codes behind the nodes of a tree, level by level, behind the cached codes of the frame."""
+        model, filled = self.model, self.filled[0]
+        assert isinstance(model, BranchingModel)
+        starts = self._inner is None or filled == 1
+        if starts:
+            self._inner, self._cached = model.open_inner(), 0
+        ancestors, depth = draft.ancestors[0], draft.depth[0]
+        inputs = model.level_inputs(self.states if starts else None, draft.tokens, filled - 1, tree.sizes)
+        if starts:  # the talker's state comes before the root
+            ancestors = torch.nn.functional.pad(torch.nn.functional.pad(ancestors, (0, 0, 1, 0)), (1, 0), value=True)
+            depth = torch.nn.functional.pad(depth + 1, (1, 0))
+        inner: BranchingSession = self._inner  # type: ignore[assignment] # what a BranchingModel opens
+        hidden = inner.branch(inputs, depth, ancestors)[:, int(starts) :]
+        logits = model.level_logits(hidden, filled, tree.sizes)
+        return TargetOutput(self.law.rest(logits, filled + draft.depth), hidden)
+
     def _fixed(self, rows: Tensor | None, tokens: Tensor) -> Tensor:
         """Hidden states (b, N, E) of the nodes, all positions of the frame recomputed."""
         frame, states = self.frame, self.states
@@ -173,9 +202,19 @@ class CodeTarget:
         kept = num_kept.tolist()  # the host plans the next round by it
         if self._inner is not None:
             # the talker's state, and the codes up to the newest one, which is the next root and not cached
+            started = self._cached == 0
             self._cached = self.filled[0] + kept[0] if self.filled[0] < self.num_codebooks else 0
-            self._inner.keep(self._cached)
+            if verdict.path is None:
+                self._inner.keep(self._cached)
+            else:
+                self._keep_path(verdict.path[0], started)
+        self.branches = None
         self._note(verdict.tokens, kept)
+
+    def _keep_path(self, path: Tensor, started: bool) -> None:
+        """Cache the nodes of ``path`` (D + 1,) only, the talker's state before them if it came with the call."""
+        inner: BranchingSession = self._inner  # type: ignore[assignment]
+        inner.keep_path(torch.nn.functional.pad(path + 1, (1, 0)) if started else path, self._cached)
 
     def _note(self, tokens: Tensor, counts: list[int]) -> None:
         """Write committed ``tokens`` (B, n) into the frames."""

@@ -8,10 +8,14 @@ Symbols: B rows, b of them that take part in a call, G codes a frame, V tokens, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+MOST_BRANCHES = 64
+"""Draft codes that a call of the predictor must have room for beside the codes of a step."""
 
 
 class InnerSession(Protocol):
@@ -23,6 +27,18 @@ class InnerSession(Protocol):
 
     def keep(self, length: int) -> None:
         """Forget what lies beyond the first ``length`` positions."""
+        ...
+
+
+class BranchingSession(InnerSession, Protocol):
+    """A memory that takes drafts that branch."""
+
+    def branch(self, inputs: Tensor, depth: Tensor, ancestors: Tensor) -> Tensor:
+        """Run ``inputs`` (1, n, *) that hang together as ``ancestors`` (n, n) says, ``depth`` (n,) places behind what is cached."""
+        ...
+
+    def keep_path(self, path: Tensor, length: int) -> None:
+        """Forget all inputs of the last call but those along ``path`` (m,), and what lies beyond the first ``length`` positions."""
         ...
 
 
@@ -76,4 +92,17 @@ class FrameModel(Protocol):
     @property
     def network(self) -> Any:
         """The network whose weights drafters read."""
+        ...
+
+
+@runtime_checkable
+class BranchingModel(Protocol):
+    """What a :class:`FrameModel` has besides if the memories that it opens are :class:`BranchingSession`."""
+
+    def level_inputs(self, states: Tensor | None, codes: Tensor, first: int, sizes: Sequence[int]) -> Tensor:
+        """As ``inner_inputs``, but ``codes`` (1, n) are ``sizes[0]`` codes of book ``first``, ``sizes[1]`` of the next, ..."""
+        ...
+
+    def level_logits(self, hidden: Tensor, first: int, sizes: Sequence[int]) -> Tensor:
+        """As ``head`` for ``hidden`` (1, n, E), the first ``sizes[0]`` of which draw codes of book ``first``, and so on."""
         ...

@@ -101,11 +101,11 @@ class ResidualHeads(StrictModelMixin, ConfigMixin):
         return read
 
     def step(self, state: Tensor, code: Tensor, books: Tensor) -> Tensor:
-        """The state (b, E) that guesses the codes of ``books`` (b,), of ``chained`` heads.
+        """The states (..., E) that guess the codes of ``books`` (...), which broadcast, of ``chained`` heads.
 
         Args:
-            state: State before (b, E).
-            code: Embeddings (b, E) of the code before: of the last one committed, then of those drafted.
+            state: States before (..., E).
+            code: Embeddings (..., E) of the codes before: of the last one committed, then of those drafted.
             books: Books that are guessed.
         """
         inner = F.silu(self.read(torch.cat([state, code], dim=-1)) + self.place[books])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.runner.cache import SpecCache
-from mmspec.speech.frame_model import InnerSession
+from mmspec.speech.frame_model import MOST_BRANCHES
 from mmspec.speech.talker import Reading, SpeechTalker
 
 
@@ -20,7 +20,7 @@ class TalkerInner:
 
     def __init__(self, talker: SpeechTalker) -> None:
         self.talker = talker
-        self.cache = SpecCache(1, 2 * talker.codes_per_step, talker.device)
+        self.cache = SpecCache(1, 2 * talker.codes_per_step + MOST_BRANCHES, talker.device)
         self.length = 0
 
     def extend(self, inputs: Tensor) -> Tensor:
@@ -34,7 +34,18 @@ class TalkerInner:
             mask = allowed.tril(self.length)
         return self.talker.code_predictor(inputs, positions, mask, self.cache)
 
+    def branch(self, inputs: Tensor, depth: Tensor, ancestors: Tensor) -> Tensor:
+        count = inputs.shape[1]
+        self.cache.lengths.fill_(self.length)
+        self.cache.plan(count, self.length + count)
+        mask = torch.nn.functional.pad(ancestors, (self.length, 0), value=True)
+        return self.talker.code_predictor(inputs, (depth + self.length)[None], mask, self.cache)
+
     def keep(self, length: int) -> None:
+        self.length = length
+
+    def keep_path(self, path: Tensor, length: int) -> None:
+        self.cache.commit(torch.zeros_like(self.cache.lengths), path[None])  # the lengths are this class's
         self.length = length
 
 
@@ -103,6 +114,22 @@ class TalkerModel:
         embedded = self.network.embed_codes(codes.clamp_max(self.network.config.num_codes - 1), first)
         return embedded if states is None else torch.cat([states[:, None], embedded], dim=1)
 
+    def level_inputs(self, states: Tensor | None, codes: Tensor, first: int, sizes: Sequence[int]) -> Tensor:
+        network = self.network
+        codes = codes.clamp_max(network.config.num_codes - 1)
+        books = (network.codec_embedding, *network.code_predictor.codec_embedding)
+        parts = [books[first + level](part) for level, part in enumerate(codes.split(list(sizes), dim=1))]
+        return torch.cat(parts if states is None else [states[:, None], *parts], dim=1)
+
+    def level_logits(self, hidden: Tensor, first: int, sizes: Sequence[int]) -> Tensor:
+        heads = self.network.code_predictor.lm_head
+        parts = [
+            torch.nn.functional.linear(part, heads[first - 1 + level])
+            for level, part in enumerate(hidden.split(list(sizes), dim=1))
+        ]
+        logits = torch.cat(parts, dim=1).float()
+        return torch.nn.functional.pad(logits, (0, self.vocab_size - logits.shape[-1]), value=-torch.inf)
+
     def inner(self, states: Tensor, codes: Tensor) -> Tensor:
         inputs = self.inner_inputs(states, codes, 0)
         return self.network.code_predictor(inputs, torch.arange(inputs.shape[1], device=self.device)[None])
@@ -120,7 +147,7 @@ class TalkerModel:
         tables = [self.network.codec_embedding(every), *(book(every) for book in predictor.codec_embedding)]
         return predictor.small_to_mtp_projection(torch.stack(tables))
 
-    def open_inner(self) -> InnerSession:
+    def open_inner(self) -> TalkerInner:
         return TalkerInner(self.network)
 
     def select_rows(self, rows: Tensor) -> None:

@@ -1,7 +1,4 @@
-"""Where drafts are accepted: by row of a picture, by frame of a clip, by codebook of speech.
-
-A round emits accepted drafts and then one token of the target's own, so of its tokens all but the last were drafted.
-"""
+"""Where drafts are accepted: by row of a picture, by frame of a clip, by codebook of speech."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from mmspec.bench.harness import Outcome
 from mmspec.core.stats import RowStats
+from mmspec.core.trace import from_draft
 
 
 def accepted_shares(rows: Iterable[RowStats], group_of: Callable[[int], int]) -> list[float]:
@@ -25,13 +23,10 @@ def accepted_shares(rows: Iterable[RowStats], group_of: Callable[[int], int]) ->
     accepted: Counter[int] = Counter()
     emitted: Counter[int] = Counter()
     for row in rows:
-        position = 0
-        for count in row.round_tokens:
-            for place in range(count):
-                group = group_of(position + place)
-                emitted[group] += 1
-                accepted[group] += place < count - 1
-            position += count
+        for position, drafted in enumerate(from_draft(row.trace)):
+            group = group_of(position)
+            emitted[group] += 1
+            accepted[group] += drafted
     return [
         accepted[group] / emitted[group] if emitted[group] else 0.0 for group in range(max(emitted, default=-1) + 1)
     ]

@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
 from mmspec.bench.positions import accepted_by
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
+from mmspec.speech.frame_model import MOST_BRANCHES
 from mmspec.speech.talker import Reading
 from mmspec.speech.talker_model import TalkerModel
 
@@ -103,16 +105,25 @@ def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
     for _ in range(20):
         model.advance(None, frame)
     talker_times: list[float] = []
-    by_width: dict[int, list[float]] = {width: [] for width in range(1, books)}
+    by_width: dict[int, list[float]] = {width: [] for width in (*range(1, books), *range(books, MOST_BRANCHES, 8))}
     for _ in range(repeats):
         talker_times.append(_timed(device, model.advance, None, frame))
         for width, times in by_width.items():
-            inner = model.open_inner()
-            inner.extend(model.inner_inputs(states, frame[:, : max(1, (books - width) // 2)], 0))
-            inner.keep(1 + max(1, (books - width) // 2))
-            inputs = model.inner_inputs(None, frame[:, :width], 1 if width < books else 0)
-            times.append(_timed(device, inner.extend, inputs))
+            times.append(_predictor_seconds(model, states, frame, width))
     return CallCosts(median(talker_times), {width: median(times) for width, times in by_width.items()})
+
+
+def _predictor_seconds(model: TalkerModel, states: Tensor, frame: Tensor, width: int) -> float:
+    """Seconds of a call of ``width`` nodes behind a quarter of ``frame`` (1, G): of a chain, or of two levels where that is too long."""
+    books, known = model.num_codebooks, max(1, model.num_codebooks // 4)
+    inner = model.open_inner()
+    inner.extend(model.inner_inputs(states, frame[:, :known], 0))
+    inner.keep(1 + known)
+    if width < books - known:
+        return _timed(model.device, inner.extend, model.inner_inputs(None, frame[:, :width], known))
+    inputs = model.level_inputs(None, frame[:, :1].expand(-1, width), known, (1, width - 1))
+    depth = torch.ones(width, dtype=torch.long, device=model.device)
+    return _timed(model.device, inner.branch, inputs, depth, torch.eye(width, device=model.device) > 0)
 
 
 def _timed(device: torch.device, run: Callable[..., Any], *arguments: Any) -> float:

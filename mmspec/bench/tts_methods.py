@@ -1,7 +1,7 @@
 """Named methods of speech synthesis, one thing changed at a time.
 
 ``default`` is what the checkpoint recommends; ``head-shift`` leaves the learned part out; ``always`` drafts all residual codes whatever was
-measured; ``ratio`` keeps the law instead of the tokens; ``jacobi`` drafts by the target's own earlier guesses.
+measured; ``chain`` drafts without branches; ``ratio`` keeps the law instead of the tokens; ``jacobi`` drafts by the target's own earlier guesses.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class TtsMethod:
             return pipe.drafter or own, pipe.acceptance or CoupledAcceptance()
         if self.name == "head-shift":
             return ResidualDrafter(), CoupledAcceptance()
+        if self.name == "chain":
+            return ResidualDrafter(node_cost=own.config.node_cost, **settings), CoupledAcceptance()
         if self.name == "always":
             return ResidualDrafter(adaptive=False, **settings), CoupledAcceptance()
         if self.name == "ratio":
@@ -45,7 +47,7 @@ TTS_METHODS: dict[str, TtsMethod] = {
     for method in (
         TtsMethod("plain"),
         TtsMethod("default", default=True),
-        *(TtsMethod(name) for name in ("head-shift", "always", "ratio", "jacobi")),
+        *(TtsMethod(name) for name in ("head-shift", "chain", "always", "ratio", "jacobi")),
     )
 }
 QUICK_TTS = ("plain", "default", "head-shift")

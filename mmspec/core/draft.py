@@ -42,6 +42,7 @@ class Draft:
         parent: Parent of each node (B, N), ``parent[:, 0] == 0`` and ``parent < node``; ``None`` for a chain.
         valid: Nodes that exist (B, N); ``None`` if all do. A valid node has a valid parent.
         log_q: Normalised log-law of the children of each node (B, N, V); ``None`` where no rule may need it.
+        relations: ``ancestors`` and ``depth`` of ``parent``, where many drafts of one shape share them.
     """
 
     tokens: Tensor
@@ -49,6 +50,7 @@ class Draft:
     parent: Tensor | None = None
     valid: Tensor | None = None
     log_q: Tensor | None = None
+    relations: tuple[Tensor, Tensor] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -61,6 +63,8 @@ class Draft:
     @cached_property
     def ancestors(self) -> Tensor:
         """Ancestor-or-self relation (B, N, N): entry (b, n, m) says that m lies on the path from the root to n."""
+        if self.relations is not None:
+            return self.relations[0]
         if self.parent is None:
             return (
                 torch.ones(self.num_nodes, self.num_nodes, dtype=torch.bool, device=self.tokens.device)
@@ -72,6 +76,8 @@ class Draft:
     @cached_property
     def depth(self) -> Tensor:
         """Distance of each node from the root (B, N)."""
+        if self.relations is not None:
+            return self.relations[1]
         if self.parent is None:
             return torch.arange(self.num_nodes, device=self.tokens.device).expand_as(self.tokens)
         return self.ancestors.sum(-1) - 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.stopping import FinishReason
+from mmspec.core.trace import Round
 from mmspec.core.verify import Guarantee
 
 
@@ -17,8 +18,7 @@ class RowStats:
     """Counts of one row. ``tokens`` includes the first one, which the prefill yields.
 
     ``step_tv`` is the sum of the total variations of its steps, or an unbiased estimate of it, ``regret`` the log-probability given up for drafts;
-    both are 0 under lossless rules. ``round_tokens`` are the tokens that each forward emitted, prefill included where it
-    yields one: they sum to ``tokens`` wherever tokens come in raster order, and all but the last of a round were drafted.
+    both are 0 under lossless rules. ``trace`` has an entry for each forward in order, see :mod:`mmspec.core.trace`.
     """
 
     tokens: int = 0
@@ -28,7 +28,7 @@ class RowStats:
     finish_reason: str = "running"
     step_tv: float = 0.0
     regret: float = 0.0
-    round_tokens: list[int] = field(default_factory=list)
+    trace: list[Round] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def acceptance_length(self) -> float:
@@ -150,9 +150,9 @@ class DecodeStats:
         accepted = min(accepted, emitted)
         counts.rounds += 1
         counts.tokens += emitted
-        counts.round_tokens.append(emitted)
         counts.drafted += drafted
         counts.accepted += accepted
+        counts.trace.append(Round(drafted, accepted, emitted))
         if reason:
             counts.finish_reason = FinishReason(reason).name.lower()
         for depth in range(drafted):
@@ -242,6 +242,6 @@ def join_stretches(parts: list[DecodeStats]) -> DecodeStats:
 def _add_rows(rows: list[RowStats]) -> RowStats:
     total = RowStats(finish_reason=rows[-1].finish_reason)
     for row in rows:
-        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret", "round_tokens"):
+        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret", "trace"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
     return total

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,6 +38,19 @@ class StaticTree:
     @property
     def num_nodes(self) -> int:
         return len(self.parent)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of each node, in order."""
+        found: list[list[int]] = [[] for _ in self.parent]
+        for node, above in enumerate(self.parent[1:], start=1):
+            found[above].append(node)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many nodes each level has, the root's first."""
+        return tuple(self.depth.count(depth) for depth in range(max(self.depth) + 1))
 
     def level(self, depth: int) -> list[int]:
         """The nodes at ``depth``."""

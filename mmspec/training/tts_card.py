@@ -54,8 +54,9 @@ Word error rate of pocketsphinx 5.1.1, an independent recogniser, after Whisper'
 | --- | --- | --- | --- |
 {rows}
 
-*combinations* are three prompts of one or two words in an order that was never recorded. Held-out sentences, and those that resemble them, were
-kept from training; an over-fitted voice is not expected to read them.
+*codec* is what the codec makes of the recordings, which the voice cannot surpass. *phrases* are pairs of prompts of three to six words, *words* are three of
+one or two, that were never recorded together (their recordings are spliced); the recogniser is bad at single words. Held-out sentences, and those that
+resemble them, were kept from training; an over-fitted voice is not expected to read them.
 
 | codec | log-mel distance, nats | SI-SDR, dB |
 | --- | --- | --- |

@@ -33,6 +33,9 @@ from mmspec.training.tts_talker import specials
 
 logger = logging.getLogger(__name__)
 
+RANKS = 8
+"""Best guesses of a code whose chances are measured."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualDrafterConfig(LoopConfig):
@@ -46,6 +49,8 @@ class ResidualDrafterConfig(LoopConfig):
         frames: Frames drawn from the model; a tenth is kept to measure acceptance.
         first_temperature, first_top_k, rest_temperature, rest_top_k: Sampling that the model is used with.
         decay: Weight of a distance relative to the one before.
+        siblings: Most guesses of a code in the drafts of the saved drafter.
+        node_cost: Cost of a draft code in calls of the predictor, for the saved drafter.
 
     Raises:
         ValueError: If a number is out of range.
@@ -62,6 +67,8 @@ class ResidualDrafterConfig(LoopConfig):
     rest_temperature: float = 0.5
     rest_top_k: int = 20
     decay: float = 0.8
+    siblings: int = RANKS
+    node_cost: float = 0.02
     batch_size: int = 128
     learning_rate: float = 4e-3
     weight_decay: float = 0.0
@@ -71,6 +78,8 @@ class ResidualDrafterConfig(LoopConfig):
         super().__post_init__()
         if self.kind not in KINDS:
             raise ValueError(f"Unknown `kind` {self.kind!r}; choose one of {', '.join(KINDS)}.")
+        if not 1 <= self.siblings <= RANKS:
+            raise ValueError(f"`siblings` must lie in [1, {RANKS}], got {self.siblings}.")
         _ = self.first, self.rest
 
     @property
@@ -211,21 +220,22 @@ class ResidualHeadsTrainer(nn.Module):
         return total / weights, {"overlap": accepted / weights}
 
     @torch.no_grad()
-    def acceptance(self, drawn: Drawn) -> list[list[float]]:
-        """Chance that the j-th draft behind code p is the very code, given that those before it were: row p, column j - 1."""
+    def acceptance(self, drawn: Drawn, ranks: int = RANKS) -> list[list[list[float]]]:
+        """Chance that the guess of rank r of the j-th code behind code p is the very code, given that the codes before it were
+        among the guesses: entry ``[p][j - 1][r]``."""
         books = drawn.codes.shape[1]
-        table: list[list[float]] = [[] for _ in range(books - 1)]
+        table: list[list[list[float]]] = [[] for _ in range(books - 1)]
         if self.heads.config.kind == "lookahead":
-            table[0] = [0.0] * (books - 1)  # the predictor has not run behind code 0
+            table[0] = [[0.0]] * (books - 1)  # the predictor has not run behind code 0
         reached = torch.ones(len(drawn.codes), dtype=torch.bool)
         for newest, distance, scores in self.drafts(drawn):
             if distance == 1:
                 reached = torch.ones_like(reached)
-            law = process(scores * self.soft.temperature, self.config.rest)
-            pick = (law + drawn.noise[:, newest + distance - 1]).argmax(-1)
-            hit = pick == drawn.codes[:, newest + distance]
-            table[newest].append(float((hit & reached).sum() / reached.sum().clamp_min(1)))
-            reached = reached & hit
+            noise = self.config.rest.temperature / self.soft.temperature * drawn.noise[:, newest + distance - 1]
+            best = (scores + noise).topk(min(ranks, scores.shape[-1]), dim=-1).indices
+            hits = (best == drawn.codes[:, newest + distance, None]) & reached[:, None]
+            table[newest].append((hits.sum(0) / reached.sum().clamp_min(1)).tolist())
+            reached = reached & hits.any(-1)
         return table
 
 
@@ -251,8 +261,8 @@ def train(config: ResidualDrafterConfig) -> Path:
         return trainer.loss(drawn.rows(rows))
 
     seconds = fit(trainer, loss_of, config)
-    prior = [[round(value, 3) for value in row] for row in trainer.acceptance(held_out)]
-    drafter = ResidualDrafter(prior=prior, heads=heads.eval())
+    prior = [[[round(s, 3) for s in shares] for shares in row] for row in trainer.acceptance(held_out)]
+    drafter = ResidualDrafter(prior=prior, siblings=config.siblings, node_cost=config.node_cost, heads=heads.eval())
     counts = [sum(p.numel() for p in module.parameters()) for module in (heads, talker)]
     report = {
         "minutes": seconds / 60, "parameters": counts[0], "share": counts[0] / counts[1], "acceptance": prior,

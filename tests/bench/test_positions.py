@@ -6,12 +6,15 @@ import pytest
 
 from mmspec.bench.positions import accepted_shares
 from mmspec.core.stats import RowStats
+from mmspec.core.trace import Round
 from mmspec.drafters.jacobi import JacobiDrafter
 from tests.oracles.tiny import tiny_pipeline
 
 
 def test_all_but_the_last_token_of_a_round_were_drafted() -> None:
-    rows = [RowStats(tokens=6, round_tokens=[1, 3, 2])]  # positions 1, 2 and 4 are drafts
+    rows = [
+        RowStats(tokens=6, trace=[Round(0, 0, 1), Round(4, 2, 3), Round(1, 1, 2)])
+    ]  # positions 1, 2 and 4 are drafts
     assert accepted_shares(rows, lambda position: position // 3) == pytest.approx([2 / 3, 1 / 3])
     assert accepted_shares(rows, lambda position: position % 2) == pytest.approx([2 / 3, 1 / 3])
     assert accepted_shares([], lambda position: position) == []
@@ -24,8 +27,8 @@ def test_rounds_sum_to_the_tokens_of_a_row(speculate: bool) -> None:
     pipe.set_progress_bar_config(disable=True)
     stats = pipe(["a red apple", "a dog"], seed=3, output_type="tokens", speculate=speculate).stats
     for row in stats.rows:
-        assert sum(row.round_tokens) == row.tokens
-        assert sum(row.round_tokens) - len(row.round_tokens) == row.accepted
+        assert sum(one.emitted for one in row.trace) == row.tokens
+        assert sum(one.accepted for one in row.trace) == row.accepted
     shares = accepted_shares(stats.rows, lambda position: 0)
     assert shares == pytest.approx([sum(row.accepted for row in stats.rows) / stats.tokens])
     assert (max(shares) > 0) == speculate

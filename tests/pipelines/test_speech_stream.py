@@ -104,3 +104,20 @@ def test_bad_streams_are_refused(pipe: TinyASRPipeline) -> None:
         list(pipe.stream(iter([torch.full((RATE,), float("nan"))]), sampling_rate=RATE))
     [silent] = pipe.stream((torch.zeros(RATE), RATE), segment_seconds=1.5)
     assert (silent.text, silent.finished, silent.output.decisions) == ("", True, ["silence"])
+
+
+def test_by_default_segments_are_shorter_than_what_the_model_hears(pipe: TinyASRPipeline) -> None:
+    pipe.drafter = CTCDrafter()
+    assert pipe.adapter.max_seconds <= 5.0
+    [*_, last] = pipe.stream((SOUND, RATE), max_new_tokens=8)
+    half = pipe((SOUND, RATE), max_new_tokens=8, segment_seconds=pipe.adapter.max_seconds / 2)
+    assert last.text == half.texts[0]
+
+
+def test_parts_carry_tokens_and_their_origin(pipe: TinyASRPipeline) -> None:
+    pipe.drafter = CTCDrafter()
+    for part in pipe.stream((SOUND, RATE), **CALL):
+        rows = [row for row in part.stats.rows if row.trace]
+        emitted = [sum(one.emitted for one in row.trace) for row in rows]
+        assert emitted == [len(tokens) for tokens in part.tokens if tokens]
+    assert part.tokens == [segment.tokens for segment in part.output.segments[0]]

@@ -12,7 +12,9 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.ratio import RatioAcceptance
+from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import SamplingParams
+from mmspec.core.trees import static_tree
 from mmspec.drafters.fingerprint import check_fingerprint, fingerprint
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.speech.code_sampling import CodeLaw, CodeSampling
@@ -20,10 +22,10 @@ from mmspec.speech.residual_drafter import ResidualDrafter, ResidualSession
 from mmspec.speech.residual_heads import ResidualHeads
 from mmspec.speech.talker import SpeechTalker
 from mmspec.speech.talker_model import TalkerModel
-from tests.oracles.synthesis import BOOKS, decode_frames, tiny_heads, tiny_talker
+from tests.oracles.synthesis import BOOKS, CODES, decode_frames, tiny_heads, tiny_talker
 
 FRAMES, SEEDS, LENGTHS = 5, [1, 2, 3], [5, 9, 3]
-KINDS = [None, "offset", "gated", "chained", "lookahead"]
+KINDS = [None, "offset", "gated", "medusa", "chained", "lookahead"]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,10 @@ def plain(talker: SpeechTalker) -> list[list[int]]:
     return [decode_frames(model_of(talker, (row,)), [SEEDS[row]], FRAMES).rows[0] for row in range(3)]
 
 
+@pytest.mark.parametrize("siblings", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_codes(kind: str | None, talker: SpeechTalker, plain: list[list[int]]) -> None:
-    drafter = drafter_of(kind)
+def test_same_codes(kind: str | None, siblings: int, talker: SpeechTalker, plain: list[list[int]]) -> None:
+    drafter = drafter_of(kind, siblings=siblings, node_cost=0.0)
     for layout in ("chain", "fixed"):
         for row in (0, 1):
             decoded = decode_frames(model_of(talker, (row,)), [SEEDS[row]], FRAMES, drafter, layout=layout)
@@ -56,6 +59,61 @@ def test_same_codes(kind: str | None, talker: SpeechTalker, plain: list[list[int
             assert decoded.target.talker_calls == FRAMES
             assert FRAMES <= decoded.target.predictor_calls <= FRAMES * (BOOKS - 1)
     assert decode_frames(model_of(talker, (0, 1, 2)), SEEDS, FRAMES, drafter).rows == plain
+
+
+@pytest.mark.parametrize("kind", [None, "medusa", "chained"])
+def test_branches_are_verified_in_fewer_calls(kind: str | None, talker: SpeechTalker) -> None:
+    """Random guesses seldom are right, more of them more often; codes stay the same."""
+    calls, rows, widest = [], [], []
+    for siblings in (1, 6):
+        drafter = drafter_of(kind, siblings=siblings, node_cost=0.0, adaptive=False)
+        decoded = decode_frames(model_of(talker, (0,), 30), [5], 30, drafter)
+        calls.append(decoded.target.predictor_calls)
+        rows.append(decoded.rows)
+        widest.append(max(decoded.stats.widths))
+    assert rows[0] == rows[1]
+    assert calls[1] < calls[0]
+    assert widest[1] > BOOKS > widest[0] - 1
+
+
+def test_a_branching_call_gives_the_hidden_states_of_its_paths() -> None:
+    """Each node's output is that behind its own path alone, and a path that is kept is as if it had been run by itself."""
+    tree = static_tree([[0], [1], [0, 0], [1, 0], [1, 1]])
+    ancestors = Draft(torch.tensor([tree.parent]), DraftLaw.COUPLED, parent=torch.tensor([tree.parent])).ancestors[0]
+    depth = torch.tensor(tree.depth)
+    codes = torch.randint(0, CODES, (1, tree.num_nodes), generator=torch.Generator().manual_seed(1))
+    model = model_of(tiny_talker(books=6), (0,))
+    with torch.no_grad():
+        states = model.prefill()[1]
+        known = torch.tensor([[3]])
+        inner = model.open_inner()
+        inner.extend(model.inner_inputs(states, known, 0))
+        inner.keep(2)
+        inputs = model.level_inputs(None, codes, 1, tree.sizes)
+        hidden = inner.branch(inputs, depth, ancestors)
+        logits = model.level_logits(hidden, 2, tree.sizes)
+        for node in range(tree.num_nodes):
+            path = [m for m in range(tree.num_nodes) if ancestors[node, m]]
+            alone = model.inner(states, torch.cat([known, codes[:, path]], dim=1))[:, -1:]
+            assert torch.allclose(hidden[:, node], alone[:, 0], atol=1e-5)
+            assert torch.allclose(
+                logits[:, node], model.head(alone, torch.tensor([2 + len(path) - 1]))[:, 0], atol=1e-5
+            )
+        inner.keep_path(torch.tensor([0, 2, 5]), 5)
+        last = torch.tensor([[7]])
+        ours = inner.extend(model.inner_inputs(None, last, 4))
+        path_codes = torch.cat([known, codes[:, [0, 2, 5]], last], dim=1)
+        assert torch.allclose(ours, model.inner(states, path_codes)[:, -1:], atol=1e-5)
+
+
+def test_families_without_branches_and_batches_draft_chains(talker: SpeechTalker, plain: list[list[int]]) -> None:
+    drafter = drafter_of("chained", siblings=4, node_cost=0.0, adaptive=False)
+    decoded = decode_frames(model_of(talker, (0, 1, 2)), SEEDS, FRAMES, drafter)
+    assert decoded.rows == plain
+    assert max(decoded.stats.widths) <= BOOKS
+    star = Draft(torch.zeros(1, 3).long(), DraftLaw.COUPLED, parent=torch.zeros(1, 3).long())
+    with pytest.raises(TypeError, match="trees of its own"):
+        decoded.target.verify(star, 0)
 
 
 def test_jacobi_drafts_too(talker: SpeechTalker, plain: list[list[int]]) -> None:
@@ -256,15 +314,14 @@ def test_wrong_heads_are_found() -> None:
 # --- the object
 
 
+PRIOR = [[[0.9, 0.05], [0.8], [0.7]], [[0.9], [0.8]], [[0.9, 0.02]]]
+
+
 def test_saving(tmp_path: Path, talker: SpeechTalker, plain: list[list[int]]) -> None:
-    drafter = drafter_of("chained", prior=[[0.9, 0.8, 0.7], [0.9, 0.8], [0.9]], node_cost=0.1)
+    drafter = drafter_of("chained", prior=PRIOR, node_cost=0.1, siblings=2)
     drafter.save_pretrained(tmp_path)
     again = ResidualDrafter.from_pretrained(tmp_path)
-    assert (again.kind, again.config.prior, again.config.node_cost) == (
-        "chained",
-        [[0.9, 0.8, 0.7], [0.9, 0.8], [0.9]],
-        0.1,
-    )
+    assert (again.kind, again.config.prior, again.config.node_cost, again.max_siblings) == ("chained", PRIOR, 0.1, 2)
     assert again.heads is not None
     assert all(torch.equal(a, b) for a, b in zip(again.heads.parameters(), drafter.heads.parameters(), strict=True))  # type: ignore[union-attr]
     assert decode_frames(model_of(talker, (0,)), [SEEDS[0]], FRAMES, again).rows[0] == plain[0]
@@ -290,6 +347,9 @@ def test_bad_settings() -> None:
         ({"num_draft_codes": 0}, "num_draft_codes"),
         ({"coupling": "maximal"}, "gumbel, independent"),
         ({"node_cost": -1.0}, "node_cost"),
+        ({"siblings": 0}, "siblings"),
+        ({"siblings": 2, "coupling": "independent"}, "branch with coupling 'gumbel' only"),
+        ({"num_draft_codes": 65}, "at most 64"),
     ):
         with pytest.raises(ValueError, match=said):
             ResidualDrafter(**settings)  # type: ignore[arg-type]
