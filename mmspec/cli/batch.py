@@ -163,7 +163,7 @@ def _run(left: Sequence[Any], recipe: BatchModel, out: Path, batch_size: int, wo
         else:
             from mmspec.batch.ray_engine import RayPool, run_on_ray
 
-            task: Any = TASKS[recipe.task]({}, {})
+            task = TASKS[recipe.task]({}, {})
             pool = RayPool(actors, _gpus_each(recipe.device))
             result = run_on_ray(left, task, recipe.open, out, batch_size, pool, on_progress)
     for note in result.notes:
