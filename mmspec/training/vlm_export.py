@@ -16,7 +16,7 @@ from mmspec.pipelines.vision_language import VisionLanguagePipeline
 from mmspec.training.loop import read_progress
 from mmspec.training.vlm_lines import HELD_OUT_FONT
 from mmspec.training.vlm_target import VlmTargetConfig
-from mmspec.training.vlm_tasks import Material, Sample, held_out_samples
+from mmspec.training.vlm_tasks import Material, Sample, held_out_samples, moved_samples
 from mmspec.training.vlm_tokenizer import picture_processor
 
 
@@ -44,8 +44,10 @@ def measure(
         "read_new_font": held_out_samples(material, "read", count, seed=1, font=HELD_OUT_FONT)
         if HELD_OUT_FONT in material.lines.fonts
         else [],
-        "name": held_out_samples(material, "name", count),
-        "json": held_out_samples(material, "json", count),
+        "name": moved_samples(material, "name", count),
+        "name_new_drawing": held_out_samples(material, "name", count),
+        "json": moved_samples(material, "json", count),
+        "json_new_drawing": held_out_samples(material, "json", count),
     }
     return {name: score(pipe, samples, max_answer) for name, samples in kinds.items() if samples}
 
