@@ -20,12 +20,16 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: made by demos/figures.py -->\n", "<!-- end of figures -->\n"
 DIGEST = "Source"
 TITLES = {
-    "image": "Pictures", "methods": "Pictures, all methods at temperature 1", "methods-flat": "Pictures, a flat law", "asr": "Speech recognition",
+    "image": "Pictures", "acceptance": "Pictures, twelve of them", "methods": "Pictures, all methods at temperature 1", "methods-flat": "Pictures, a flat law", "asr": "Speech recognition",
     "tts": "Text to speech", "video": "Video", "vlm": "Questions about pictures", "batch": "Batches",
 }  # fmt: skip
 CAPTIONS = {
     "ratios": "forwards, wall clock and limit", "time": "where the time goes", "acceptance": "where drafts are accepted",
 }  # fmt: skip
+
+
+#: results of which only some figures are wanted, since another one has more items for the rest
+ONLY = {"acceptance": ("acceptance",)}
 
 
 def results() -> dict[str, Path]:
@@ -45,7 +49,8 @@ def wanted() -> dict[Path, tuple[str, Path]]:
     figures = {}
     for name, path in results().items():
         for kind in plots.figures_of(json.loads(path.read_text())):
-            figures[FIGURES / f"{name}-{kind}.png"] = (kind, path)
+            if kind in ONLY.get(name, (kind,)):
+                figures[FIGURES / f"{name}-{kind}.png"] = (kind, path)
     return figures
 
 

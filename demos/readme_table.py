@@ -147,7 +147,7 @@ def batch_table(report: dict) -> str:
     settings = report["settings"]
     told = (
         f"\nMicro-batches of {settings['batch_size']} have **{settings['throughput_ratio']:.2f} times** the throughput of single calls "
-        f"with the same method ({settings['items']} pictures, {settings['threads']} thread, {report['cpu']}, {report['date']}).\n"
+        f"with the same method ({settings['items']} pictures, {settings['threads']} thread, {settings['cpu']}, {settings['date']}).\n"
     )
     return "\n".join(lines) + "\n" + told
 

@@ -67,16 +67,17 @@ def clean(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=True)
     scripts = folder / ("Scripts" if os.name == "nt" else "bin")
     [wheel] = dist.glob("*.whl")
-    subprocess.run([scripts / "python", "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
-    own = subprocess.run(
-        [scripts / "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
+    done = run(scripts, folder, "python", "-m", "pip", "install", "-q", "--no-deps", str(wheel))
+    assert done.returncode == 0, done.stderr
+    own = run(
+        scripts, folder, "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    ).stdout.strip()
     (Path(own) / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return scripts
 
 
 def run(scripts: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the environment in ``folder``, where nothing leads to this checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [scripts / words[0], *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False

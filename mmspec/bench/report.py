@@ -82,9 +82,10 @@ class BenchReport:
         return [method.name for method in self.methods if method.tokens_equal is False]
 
     def as_json(self) -> dict[str, Any]:
-        """The report in the shape of schema 1, with the processor and the day (UTC) of the measurement."""
-        head = {"schema": SCHEMA, "suite": self.suite, "device": self.device, **circumstances()}
-        return {**head, "settings": self.settings, "methods": [asdict(method) for method in self.methods]}
+        """The report in the shape of schema 1; ``settings`` begin with the processor and the day of the measurement."""
+        head = {"schema": SCHEMA, "suite": self.suite, "device": self.device, "versions": versions()}
+        settings = {**circumstances(), **self.settings}
+        return {**head, "settings": settings, "methods": [asdict(method) for method in self.methods]}
 
     def write_json(self, path: Path) -> Path:
         """Write :meth:`as_json` to ``path``."""
@@ -121,8 +122,8 @@ class BenchReport:
 
 
 def circumstances() -> dict[str, Any]:
-    """Versions, processor and day (UTC), without which a measured time means nothing."""
-    return {"versions": versions(), "cpu": processor(), "date": datetime.now(timezone.utc).date().isoformat()}
+    """Processor and day (UTC), without which a measured time means nothing."""
+    return {"cpu": processor(), "date": datetime.now(timezone.utc).date().isoformat()}
 
 
 #: figures of quality that the table shows, with their headings

@@ -54,6 +54,7 @@ def bench_all(
     from mmspec.bench.plots import check_installed, write_figures
     from mmspec.bench.report import SCHEMA, circumstances
     from mmspec.models.loading import embedded_checkpoints
+    from mmspec.models.versions import versions
 
     there = embedded_checkpoints()
     chosen = suite or [name for name, (model, _) in SUITES.items() if model in there]
@@ -65,13 +66,8 @@ def bench_all(
             raise NotADirectoryError(f"--plot {plot} is a file; name a folder.")
     reports, broken = _run(chosen, items, quick, device, dtype)
     if json_file is not None:
-        whole = {
-            "schema": SCHEMA,
-            "suite": "all",
-            "device": reports[0]["device"],
-            **circumstances(),
-            "suites": reports,
-        }
+        facts = {"versions": versions(), **circumstances()}
+        whole = {"schema": SCHEMA, "suite": "all", "device": reports[0]["device"], **facts, "suites": reports}
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(whole, indent=1) + "\n")
         tell_files([json_file])

@@ -89,6 +89,20 @@ def test_a_killed_worker_loses_and_doubles_nothing(job: Path, tmp_path: Path, re
     assert f"{ROWS - 1} of {ROWS} rows are done, 0 of them in this run" in again.output
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ray_makes_what_one_process_makes(job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray.data")
+    command = [sys.executable, "-m", "mmspec", "batch", *arguments(job, tmp_path), "--engine", "ray", "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr  # for the row that is wrong
+    assert "line 1 (0001): ValueError: `temperature`" in done.stderr
+    assert pictures(tmp_path) == pictures(job / "alone")
+    assert noted(tmp_path) == dict.fromkeys((name.removesuffix(".png") for name in pictures(tmp_path)), 1)
+    again = CliRunner().invoke(app, ["batch", *arguments(job, tmp_path)])  # and one process reads Ray's journals
+    assert f"{ROWS - 1} of {ROWS} rows are done, 0 of them in this run" in again.output
+
+
 def test_ranks_share_all_rows_once() -> None:
     shares = [Worker(rank, 3).share(range(10)) for rank in range(3)]
     assert sorted(row for share in shares for row in share) == list(range(10))

@@ -13,6 +13,7 @@ from mmspec.cli import bench_all
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_suites(mmspec: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     words = (
