@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpLayer
 from transformers.models.glm_ocr.modeling_glm_ocr import GlmOcrRMSNorm, GlmOcrTextDecoderLayer
+from typer.testing import CliRunner
 
+from mmspec import MTPDrafter
 from mmspec.checkpoints.glm_ocr_mtp import load_glm_ocr_mtp, save_glm_ocr_mtp
+from mmspec.cli.app import app
 from mmspec.training.unrolling import GrowingKeys
-from tests.oracles.vlm import build, prompts, run, tiny_mtp, tiny_vlm
+from tests.oracles.vlm import build, configs, prompts, run, tiny_mtp, tiny_vlm
 
-START = "model.language_model.layers.3."
+START = "model.language_model.layers.{}."
 
 
 def oracle(seed: int = 0) -> MtpLayer:
@@ -30,16 +34,17 @@ def oracle(seed: int = 0) -> MtpLayer:
     return layer
 
 
-def released(folder: Path, layer: MtpLayer, **changes: Any) -> Path:
+def released(folder: Path, layer: MtpLayer, model: Any = None, **changes: Any) -> Path:
     """A checkpoint of the target with the tensors of ``layer`` under the names of the release."""
-    model = tiny_vlm("glm_ocr")
+    model = model or tiny_vlm("glm_ocr")
     model.save_pretrained(folder)
+    start = START.format(model.config.get_text_config().num_hidden_layers)
     own = {
-        START + name.replace("mtp_block.", "").replace("post_norm", "shared_head.norm"): value.clone()
+        start + name.replace("mtp_block.", "").replace("post_norm", "shared_head.norm"): value.clone()
         for name, value in layer.state_dict().items()
     }
-    own[START + "embed_tokens.weight"] = model.get_input_embeddings().weight.clone()
-    own[START + "shared_head.head.weight"] = model.lm_head.weight.clone()
+    own[start + "embed_tokens.weight"] = model.get_input_embeddings().weight.clone()
+    own[start + "shared_head.head.weight"] = model.lm_head.weight.clone()
     save_file(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"] |= {"num_nextn_predict_layers": 1, **changes}
@@ -95,20 +100,39 @@ def test_it_comes_back(tmp_path: Path) -> None:
         save_glm_ocr_mtp(tiny_mtp(model), tmp_path / "c", 3)
 
 
+def test_the_command(tmp_path: Path) -> None:
+    """The release has 16 layers, behind which transformers expects the head and leaves it out."""
+    _, _, settings = configs("glm_ocr")
+    text = {**settings["text_config"], "num_hidden_layers": 16}
+    config = transformers.GlmOcrConfig(**{**settings, "text_config": text}, tie_word_embeddings=False)
+    torch.manual_seed(2)
+    model = transformers.GlmOcrForConditionalGeneration._from_config(config).eval()
+    folder = released(tmp_path / "glm", oracle(), model)
+    words = ["convert", "glm-ocr-mtp", str(folder), str(tmp_path / "head")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    head = MTPDrafter.from_pretrained(tmp_path / "head")
+    head.check_target(model)
+    wanted = load_glm_ocr_mtp(folder).state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in head.state_dict().items())
+    for wrong in (words, ["convert", "glm-ocr-mtp", str(tmp_path / "nowhere"), str(tmp_path / "x")]):
+        assert CliRunner().invoke(app, wrong).exit_code == 2
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     folder = released(tmp_path, oracle())
-    tensors = load_file(folder / "model.safetensors")
+    tensors, start = load_file(folder / "model.safetensors"), START.format(3)
 
     def saved(**changes: Any) -> None:
         kept = {**tensors, **changes}
         save_file({name: value for name, value in kept.items() if value is not None}, folder / "model.safetensors")
 
     for changes, words in (
-        ({START + "eh_proj.weight": None}, r"1 missing: eh_proj\.weight"),
-        ({START + "self_attn.q_norm.weight": torch.ones(16)}, r"1 unexpected: layer\.self_attn\.q_norm\.weight"),
-        ({START + "enorm.weight": torch.ones(8)}, r"enorm\.weight has shape \(8,\)"),
-        ({START + "shared_head.head.weight": torch.ones(128, 64)}, "one of its own is not read"),
-        ({name: None for name in tensors if name.startswith(START)}, "holds no tensor of an MTP head"),
+        ({start + "eh_proj.weight": None}, r"1 missing: eh_proj\.weight"),
+        ({start + "self_attn.q_norm.weight": torch.ones(16)}, r"1 unexpected: layer\.self_attn\.q_norm\.weight"),
+        ({start + "enorm.weight": torch.ones(8)}, r"enorm\.weight has shape \(8,\)"),
+        ({start + "shared_head.head.weight": torch.ones(128, 64)}, "one of its own is not read"),
+        ({name: None for name in tensors if name.startswith(start)}, "holds no tensor of an MTP head"),
     ):
         saved(**changes)
         with pytest.raises(ValueError, match=words):
