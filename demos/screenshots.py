@@ -16,7 +16,6 @@ from PIL import Image
 
 PATIENCE = 600_000  # milliseconds: models are loaded on the way
 LARGEST = 300_000  # bytes of a picture
-VIEW = {"width": 1280, "height": 800}
 
 
 def main(folder: Path, kinds: Sequence[str]) -> None:
@@ -31,7 +30,7 @@ def main(folder: Path, kinds: Sequence[str]) -> None:
     address = launch(app, block=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport=VIEW)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(PATIENCE)
         page.goto(address)
         for kind in kinds or TABS:

@@ -20,7 +20,7 @@ CSS = """
 .lane .words span { padding: 2px 0; border-radius: 2px; color: #10161d; }
 .legend { color: #445; font-size: .85rem; }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin: 0 4px 0 12px; }
-.verdict table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.verdict table { border: 0 !important; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .verdict th, .verdict td { padding: 3px 16px 3px 0 !important; text-align: left; border: 0 !important; }
 .verdict tr { border-bottom: 1px solid #d5d9df !important; }
 .verdict .yes { color: #1d7a45; font-weight: 600; }

@@ -34,7 +34,7 @@ class VideoTab(Tab):
         prompt = gr.Textbox(first[1], label="Prompt", elem_id="video-prompt")
         if samples:
             gr.Examples(
-                [list(sample) for sample in samples[:4]], [image, prompt], label="First frames of the checkpoint"
+                [list(sample) for sample in samples[:3]], [image, prompt], label="First frames of the checkpoint"
             )
         with gr.Row():
             seed = seed_box("video", 3)
@@ -105,7 +105,7 @@ def beside(frames: list[Image.Image], gap: int = 4, most: int = 5) -> Image.Imag
     """Frames of one size in rows of at most ``most``."""
     width, height = frames[0].size
     columns, rows = min(most, len(frames)), -(-len(frames) // most)
-    canvas = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "white")
+    canvas = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "#dde1e6")
     for place, frame in enumerate(frames):
         canvas.paste(frame, (place % most * (width + gap), place // most * (height + gap)))
     return canvas

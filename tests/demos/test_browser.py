@@ -14,14 +14,14 @@ import pytest
 from demos.ui.launch import TABS, build, launch
 from demos.ui.shelf import Shelf
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("there is no chromium on the path: apt-get install chromium", allow_module_level=True)
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-PATIENCE = 60_000  # milliseconds; a busy machine is slow, not wrong
+PATIENCE = 150_000  # milliseconds; a busy machine is slow, not wrong
 DONE = '.verdict[data-state="done"]'
 
 
