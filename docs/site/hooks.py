@@ -19,7 +19,7 @@ CHECKPOINTS = ROOT / "mmspec" / "checkpoints"
 LICENCES = ("LICENSE", "NOTICE")
 
 #: pages of the navigation that may be absent: written elsewhere, or made with a checkpoint that has yet to be trained
-COMING = ("benchmarks.md", "cluster.md", "demos.md", "embedded/tiny-vlm.md")
+COMING = ("embedded/tiny-vlm.md",)
 
 _LINK = re.compile(r"(?P<begin>!?\[(?P<text>[^\]]*)\]\()(?P<link>[^)\s#]+)(?P<end>[^)]*\))")
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([^`]+)`")

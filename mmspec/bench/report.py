@@ -3,10 +3,11 @@
 Every ratio is plain divided by method, except that of the memory. With n_w rounds of width w and t(w) the seconds of
 such a forward, measured in the same run on the same cache length,
 
-    limit           = (t_prefill + n_plain t(1)) / (t_prefill + sum_w n_w t(w))
+    limit           = (t_prefill + n_plain t(1)) / (t_prefill + sum_w n_w t(w) + t_draft)
     limit_fraction  = wall_ratio / limit
 
-so 1 means that the loop costs nothing beside the forwards that it makes. In batches t(w) is that of the full batch;
+where t_draft is the time of a drafter's own network in the run, 0 for drafters without one; 1 means that the loop costs nothing beside the
+forwards that it makes. In batches t(w) is that of the full batch;
 rows that finish early make later forwards cheaper, so the fraction may then exceed 1. Wall times are sums over all items: nothing is
 left out, and a disturbance hits neighbours of an interleaved run alike; ``settings.wall_ratio_median`` holds the median
 of the items' own ratios, which a single disturbance cannot move.
@@ -185,10 +186,16 @@ def figures(outcome: Outcome, plain: Outcome, times: ForwardTimes, *, default: b
     )
 
 
-def forward_seconds(outcome: Outcome, times: ForwardTimes) -> float:
-    """Seconds that the forwards of ``outcome`` take by themselves: sum over widths of count times cost."""
+def forward_seconds(outcome: Outcome, times: ForwardTimes, drafter: bool = True) -> float:
+    """Seconds that the forwards of ``outcome`` take by themselves: sum over widths of count times cost.
+
+    Args:
+        drafter: Whether those of the drafter's own network count.
+    """
     rounds = outcome.stats.widths
-    return len(outcome.samples) * times.prefill + sum(count * times.at(width) for width, count in rounds.items())
+    drafting = outcome.stats.seconds.get("draft_model", 0.0) if drafter else 0.0
+    verifying = sum(count * times.at(width) for width, count in rounds.items())
+    return len(outcome.samples) * times.prefill + verifying + drafting
 
 
 def median_wall_ratio(outcome: Outcome, plain: Outcome) -> float:

@@ -48,7 +48,7 @@ class DecodeStats:
         draft_forwards: Sequential forwards of a draft model.
         acceptance_by_depth: Share of the rounds in which the draft token of depth d + 1 was accepted and emitted.
         seconds: Wall time of the parts: ``model`` (target forwards), ``draft``, ``accept``, ``commit``, ``other``,
-            and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
+            and ``total``; ``draft_model`` is the part of ``draft`` that a drafter's own network takes. Pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
             measuring the deviation of a heuristic, whose forwards are not counted either.
         seeds: Seed of each row; run one alone to get the same sample again.
         step_tv_bound: Total variation that no step exceeds, where the rule promises one.

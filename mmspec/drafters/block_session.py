@@ -17,6 +17,7 @@ from torch import Tensor
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.target import TargetOutput
+from mmspec.core.timing import NetworkClock
 from mmspec.core.trees import TokenTree, conditional_tree, joined_trees, marginal_tree
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
@@ -49,6 +50,7 @@ class BlockSession:
         self.cosine, self.sine = (part[0, 0] for part in drafter.rotary(places[None]))  # (capacity, P)
         self.lookup = NGramSession(_SUFFIX, setup)
         self.forwards = 0
+        self.clock = NetworkClock(self.device)
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         assert output.hidden is not None
@@ -119,11 +121,12 @@ class BlockSession:
             seen = torch.arange(visible, device=self.device) < self.cache.lengths[:, None] + size  # (B, S)
             mask = seen[:, None, None].expand(-1, 1, size, -1)
         self.cache.plan(size, visible)
-        states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
+        with self.clock.running():
+            states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
+            logits = self.model.logits(states[:, 1:].to(self.model.device, self.model.dtype))
         self.forwards += 1
         order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
-        states = states[:, 1:].to(self.model.device, self.model.dtype)
-        return self.target.law(self.model.logits(states), order)
+        return self.target.law(logits, order)
 
     def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
         """What orders the candidates of each depth (B, K, V)."""
@@ -188,7 +191,8 @@ class BlockSession:
         if verdict.path is not None:
             path = verdict.path[:, :steps]
             hidden = output.hidden.gather(1, path[..., None].expand(-1, -1, output.hidden.shape[2]))
-        self._append(hidden, self.width + context.highest - 1 + steps)
+        with self.clock.running():
+            self._append(hidden, self.width + context.highest - 1 + steps)
         self.cache.lengths = self.cache.lengths + (accepted + 1).to(self.device)
 
     def _append(self, features: Tensor, visible: int) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mmspec.core.timing import NetworkClock
 from mmspec.runner.cache import SpecCache
 from mmspec.runner.runner import DecoderModel, Runner
 
@@ -110,6 +111,7 @@ class FeatureRunner:
         prompt = self.model.prompt
         self.device = network.device
         self.forwards = 0
+        self.clock = NetworkClock(self.device)
         self._room = max_new_tokens + max_pairs
         self._home = self.model.device  # of the target and of the drafts
         self._width, self._first = prompt.width, prompt.first
@@ -255,14 +257,16 @@ class FeatureRunner:
         cosine, sine = (self._here(part, keep_type=True) for part in rotary)
         mask = torch.zeros(seen.shape, dtype=self.network.dtype, device=self.device)
         mask = mask.masked_fill_(~seen, -torch.inf)[:, None]
-        return self.network(embeddings, features, (cosine, sine), mask, self.cache)
+        with self.clock.running():
+            return self.network(embeddings, features, (cosine, sine), mask, self.cache)
 
     def _predict(self, states: Tensor, order: Tensor) -> Tensor:
         """Logits (B, N, V), guided and masked as the target's, after pairs with ``states`` (R, N, D).
 
         ``order`` (B, 1) numbers what they predict.
         """
-        logits = self.network.predict(states, self.model).to(self._home)
+        with self.clock.running():
+            logits = self.network.predict(states, self.model).to(self._home)
         return self.target.law(logits, order.expand(-1, states.shape[1]))
 
     def _here(self, tensor: Tensor, keep_type: bool = False) -> Tensor:
