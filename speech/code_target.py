@@ -26,6 +26,12 @@ from mmspec.speech.frame_model import BranchingModel, BranchingSession, FrameMod
 LAYOUTS = ("auto", "chain", "fixed")
 
 
+def check_layout(layout: str) -> None:
+    """Raise ValueError if there is no such layout."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"Unknown `layout` {layout!r}; choose one of {', '.join(LAYOUTS)}.")
+
+
 class CodeTarget:
     """A :class:`mmspec.core.target.Target` over a :class:`FrameModel`.
 
@@ -49,8 +55,7 @@ class CodeTarget:
     """
 
     def __init__(self, model: FrameModel, law: CodeLaw, layout: str = "auto") -> None:
-        if layout not in LAYOUTS:
-            raise ValueError(f"Unknown `layout` {layout!r}; choose one of {', '.join(LAYOUTS)}.")
+        check_layout(layout)
         self.model, self.law, self.layout = model, law, layout
         self.vocab_size, self.device = model.vocab_size, model.device
         self.num_codebooks = model.num_codebooks
