@@ -91,7 +91,12 @@ class SpeakingPipeline(SpecPipeline):
         return sampling
 
     def _check_call(
-        self, output_type: str, layout: str, num_waveforms: int = 1, micro_batch_size: int = 1, inputs: Sequence[str] = ()
+        self,
+        output_type: str,
+        layout: str,
+        num_waveforms: int = 1,
+        micro_batch_size: int = 1,
+        inputs: Sequence[str] = (),
     ) -> None:
         """Raise TypeError or ValueError for arguments that concern no text."""
         self.check_callback(inputs)
@@ -155,6 +160,7 @@ class SpeakingPipeline(SpecPipeline):
         self.maybe_free_model_hooks()
         return output
 
+    @torch.no_grad()
     def _chunks(
         self,
         texts: list[str],

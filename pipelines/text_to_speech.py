@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance
 from mmspec.drafters.base import Drafter, check_positive
