@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import CsmForConditionalGeneration, GenerationConfig, ProcessorMixin
+from transformers import CsmForConditionalGeneration, ProcessorMixin
 
 from mmspec.acceptance.base import Acceptance
 from mmspec.core.loop import Decoder, Progress
@@ -18,56 +17,25 @@ from mmspec.drafters.base import Drafter, check_positive
 from mmspec.models.hf import bring_in
 from mmspec.models.loading import download_options, local_folder, read_json
 from mmspec.models.transformers_loading import load_transformers_model
+from mmspec.pipelines.csm_call import (
+    FASTEST,
+    CsmCall,
+    CsmContext,
+    CsmPiece,
+    asked_sampling,
+    generation_sampling,
+    read_context,
+    speakers_of,
+)
 from mmspec.pipelines.seeds import row_seeds
 from mmspec.pipelines.speaking import Sound, SpeakingPipeline
 from mmspec.pipelines.speech_frames import FrameRequest
-from mmspec.pipelines.speech_reference import read_recording
 from mmspec.pipelines.speech_synthesis_output import AudioChunk, SynthesisOutput
 from mmspec.speech.code_sampling import CodeSampling
 from mmspec.speech.csm_frames import CsmFrames, embed_csm_codes, encode_csm_audio
 from mmspec.speech.csm_prompts import Turn, conversation_tokens, readable
 from mmspec.speech.mimi_stream import MimiStream, check_causal, samples_per_frame
 from mmspec.speech.utterances import Piece, frames_for
-
-_FASTEST = 0.03  # seconds a character: no reading is faster
-_TOP_K = 50  # of transformers' generation where a checkpoint gives none
-
-
-@dataclass(frozen=True)
-class CsmPiece(Piece):
-    """An utterance with its ``prompt`` tokens (L,)."""
-
-    prompt: Tensor
-
-
-@dataclass(frozen=True)
-class CsmContext:
-    """What was said before: ``texts``, ``speakers`` (``None``: that of the utterance) and ``samples`` (n,) of each turn."""
-
-    texts: Sequence[str] = ()
-    speakers: Sequence[int | None] = ()
-    samples: Sequence[Tensor] = ()
-
-
-@dataclass(frozen=True)
-class CsmCall:
-    """Arguments of a call, see :meth:`CsmPipeline.__call__`; sampling settings are in ``first`` and ``rest``."""
-
-    prompt: str | Sequence[str]
-    speaker: int | Sequence[int]
-    reference: Any
-    reference_text: str | Sequence[str] | None
-    reference_speaker: int | Sequence[int] | None
-    reference_sampling_rate: int | None
-    first: dict[str, float | None]
-    rest: dict[str, float | None]
-    max_frames: int | None
-    generator: torch.Generator | Sequence[torch.Generator] | None
-    seed: int | Sequence[int] | None
-    speculate: bool
-    layout: str
-    num_waveforms: int = 1
-    micro_batch_size: int = 1
 
 
 class CsmPipeline(SpeakingPipeline):
@@ -153,8 +121,8 @@ class CsmPipeline(SpeakingPipeline):
         return MimiStream(self.model.codec_model)
 
     def own_sampling(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        first = _settings(self.model.generation_config, self.num_codes)
-        rest = _settings(self.model.depth_decoder.generation_config, self.num_codes)
+        first = generation_sampling(self.model.generation_config, self.num_codes)
+        rest = generation_sampling(self.model.depth_decoder.generation_config, self.num_codes)
         return first | (self.config.first or {}), rest | (self.config.rest or {})
 
     def frames_of(self, tokens: Tensor, length: int) -> Tensor:
@@ -224,8 +192,8 @@ class CsmPipeline(SpeakingPipeline):
         )
         call = CsmCall(
             prompt, speaker, reference, reference_text, reference_speaker, reference_sampling_rate,
-            _asked(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
-            _asked(residual_temperature, residual_top_k, residual_top_p), max_frames, generator, seed, speculate, layout,
+            asked_sampling(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
+            asked_sampling(residual_temperature, residual_top_k, residual_top_p), max_frames, generator, seed, speculate, layout,
             num_waveforms_per_prompt, micro_batch_size,
         )  # fmt: skip
         pieces, requests = self._plan(call)
@@ -269,8 +237,8 @@ class CsmPipeline(SpeakingPipeline):
         self._check_streamed(prompt, output_type)
         call = CsmCall(
             prompt, speaker, reference, reference_text, reference_speaker, reference_sampling_rate,
-            _asked(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
-            _asked(residual_temperature, residual_top_k, residual_top_p), max_frames, generator, seed, speculate, layout,
+            asked_sampling(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
+            asked_sampling(residual_temperature, residual_top_k, residual_top_p), max_frames, generator, seed, speculate, layout,
         )  # fmt: skip
         pieces, requests = self._plan(call)
         return self._chunks([pieces[0].text], pieces, requests, max_frames, output_type)
@@ -284,10 +252,11 @@ class CsmPipeline(SpeakingPipeline):
         if not prompts:
             raise ValueError("`prompt` is an empty list; give at least one text.")
         texts = [readable(text, self.processor) for text in prompts]
-        speakers = _speakers("speaker", call.speaker, len(texts))
+        speakers = speakers_of("speaker", call.speaker, len(texts))
         rows = [(text, who) for text, who in zip(texts, speakers, strict=True) for _ in range(call.num_waveforms)]
         seeds = row_seeds(len(rows), call.generator, call.seed)
-        context = self._context(call)
+        longest = self.model.config.max_position_embeddings / self.frame_rate
+        context = read_context(call, self.processor, self.sampling_rate, longest)
         pieces = [
             self._piece(number, text, who, seed, context, call.max_frames)
             for number, ((text, who), seed) in enumerate(zip(rows, seeds, strict=True))
@@ -300,37 +269,6 @@ class CsmPipeline(SpeakingPipeline):
         bring_in(self.model)
         heard += [encode_csm_audio(self.model, samples) for samples in context.samples]
         return pieces, requests
-
-    def _context(self, call: CsmCall) -> CsmContext:
-        """The turns before, read and checked."""
-        if call.reference is None:
-            given = (call.reference_text, call.reference_speaker, call.reference_sampling_rate)
-            if any(value is not None for value in given):
-                raise ValueError(
-                    "`reference_text`, `reference_speaker` and `reference_sampling_rate` belong to a `reference`; give one."
-                )
-            return CsmContext()
-        if call.reference_text is None:
-            raise ValueError("`reference` needs `reference_text`: the words that are said in it.")
-        single = isinstance(call.reference_text, str)
-        recordings = [call.reference] if single else list(call.reference)
-        words = [call.reference_text] if isinstance(call.reference_text, str) else list(call.reference_text)
-        if len(recordings) != len(words) or not words:
-            raise ValueError(
-                f"There are {len(recordings)} recordings in `reference` and {len(words)} `reference_text`."
-            )
-        who = call.reference_speaker
-        longest = self.model.config.max_position_embeddings / self.frame_rate
-        return CsmContext(
-            [readable(text, self.processor, "`reference_text`") for text in words],
-            [None] * len(words) if who is None else _speakers("reference_speaker", who, len(words)),
-            [
-                read_recording(
-                    audio, call.reference_sampling_rate, self.sampling_rate, longest, f"`reference` {number}"
-                )
-                for number, audio in enumerate(recordings)
-            ],
-        )
 
     def _piece(
         self, number: int, text: str, speaker: int, seed: int, context: CsmContext, max_frames: int | None
@@ -348,7 +286,7 @@ class CsmPipeline(SpeakingPipeline):
         prompt = conversation_tokens(self.processor, [*turns, Turn(speaker, text)])
         positions = self.model.config.max_position_embeddings
         room = positions - len(prompt)
-        wanted = max_frames or math.ceil(self.frame_rate * _FASTEST * len(text))
+        wanted = max_frames or math.ceil(self.frame_rate * FASTEST * len(text))
         if wanted > room:
             raise ValueError(
                 f"Text {number} is too long: its prompt, with what was said before, takes {len(prompt)} of {positions} "
@@ -376,40 +314,6 @@ class CsmPipeline(SpeakingPipeline):
             if len(frames) < row.tokens // self.num_codebooks:
                 row.finish_reason = "stop"
         return rows
-
-
-def _asked(
-    temperature: float | None, top_k: float | None, top_p: float | None, **others: float | None
-) -> dict[str, float | None]:
-    return {"temperature": temperature, "top_k": top_k, "top_p": top_p, **others}
-
-
-def _settings(config: GenerationConfig | None, num_codes: int) -> dict[str, Any]:
-    """Sampling as transformers' generation reads it from ``config``; greedy unless it says otherwise."""
-    if config is None or not config.do_sample:
-        return {"temperature": 0.0}
-    return {
-        "temperature": 1.0 if config.temperature is None else config.temperature,
-        "top_k": min(num_codes, _TOP_K if config.top_k is None else config.top_k),
-        "top_p": 1.0 if config.top_p is None else config.top_p,
-    }
-
-
-def _speakers(name: str, given: int | Sequence[int], count: int) -> list[int]:
-    """A speaker for each of ``count`` turns.
-
-    Raises:
-        TypeError, ValueError: For another number of them, or what is no speaker.
-    """
-    speakers = [given] * count if isinstance(given, int) else list(given)
-    if len(speakers) != count:
-        raise ValueError(f"`{name}` has {len(speakers)} entries for {count} texts; give one for all or one for each.")
-    for speaker in speakers:
-        if isinstance(speaker, bool) or not isinstance(speaker, int):
-            raise TypeError(f"`{name}` must be a whole number, got {speaker!r}.")
-        if speaker < 0:
-            raise ValueError(f"`{name}` must be at least 0, got {speaker}.")
-    return speakers
 
 
 def _check_parts(model: Any, processor: Any) -> None:

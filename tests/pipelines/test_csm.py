@@ -301,6 +301,8 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("no", {"reference": (babble(0.4), RATE)}, ValueError, "needs `reference_text`"),
     ("no", {"reference": (babble(0.4), RATE), "reference_text": ""}, ValueError, "nothing to say"),
     ("no", {"reference": [(babble(0.4), RATE)], "reference_text": ["a", "b"]}, ValueError, "1 recordings"),
+    ("no", {"reference": "a.wav", "reference_text": ["a"]}, TypeError, "list of recordings"),
+    ("no", {"reference": "none.wav", "reference_text": "a"}, FileNotFoundError, "does not exist"),
     ("no", {"reference": [], "reference_text": []}, ValueError, "0 recordings"),
     ("no", {"reference": (np.zeros(RATE), RATE), "reference_text": "hm"}, ValueError, "silent"),
     ("no", {"reference": (np.full(RATE, np.nan), RATE), "reference_text": "hm"}, ValueError, "not finite"),
