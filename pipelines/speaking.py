@@ -123,6 +123,7 @@ class SpeakingPipeline(SpecPipeline):
         **masked: Any,
     ) -> FrameRequest:
         """Request of ``pieces`` that are decoded together, for the frame model that ``model`` builds."""
+        check_layout(layout, len(pieces))
         formed = SamplingParams()  # the target's logits are the law itself
         drafter, rule = self.choose_method(speculate and not masked.get("depth_steps"), formed)
         if drafter is not None:

@@ -291,6 +291,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("no", {"residual_top_k": 17}, ValueError, "vocabulary size 16"),
     ("no", {"output_type": "mp3"}, ValueError, "np, pt, pcm, tokens"),
     ("no", {"layout": "tree"}, ValueError, "auto, chain, fixed"),
+    (["no", "go"], {"layout": "chain"}, ValueError, "holds one row"),
     ("no", {"micro_batch_size": 0}, ValueError, "micro_batch_size"),
     ("no", {"seed": [1, 2]}, ValueError, "2 entries"),
     ("no", {"speaker": -1}, ValueError, "at least 0"),
