@@ -54,6 +54,27 @@ def read_frames(source: Any) -> np.ndarray:
     )
 
 
+def read_fps(source: Any) -> float | None:
+    """Frames a second that the file at the path ``source`` says; ``None`` where it says nothing, and for anything else."""
+    if not isinstance(source, (str, Path)) or not Path(source).is_file():
+        return None
+    path = Path(source)
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        reader = _ffmpeg().read_frames(str(path))
+        try:
+            return float(next(reader)["fps"]) or None
+        except (OSError, RuntimeError, StopIteration, ValueError, KeyError, IndexError):
+            return None
+        finally:
+            reader.close()
+    try:
+        with Image.open(path) as image:
+            milliseconds = image.info.get("duration")
+    except (UnidentifiedImageError, OSError):
+        return None
+    return 1000 / milliseconds if milliseconds else None
+
+
 def _join(frames: list[np.ndarray]) -> np.ndarray:
     sizes = sorted({frame.shape[1:3] for frame in frames})
     if len(sizes) > 1:
@@ -150,12 +171,12 @@ def to_tensor(frames: np.ndarray) -> Tensor:
     return (torch.from_numpy(np.array(frames)).float() / 127.5 - 1).permute(3, 0, 1, 2)[None].contiguous()
 
 
-def check_fps(fps: float) -> None:
+def check_fps(fps: float, name: str = "fps") -> None:
     """Raise ValueError or TypeError unless ``fps`` is a number of frames per second that files can say."""
     if isinstance(fps, bool) or not isinstance(fps, (int, float)):
-        raise TypeError(f"`fps` must be a number, got {fps!r}.")
+        raise TypeError(f"`{name}` must be a number, got {fps!r}.")
     if not 0 < fps <= 240:
-        raise ValueError(f"`fps` must lie above 0 and be at most 240, got {fps}.")
+        raise ValueError(f"`{name}` must lie above 0 and be at most 240, got {fps}.")
 
 
 def encode_gif(frames: Sequence[Image.Image], fps: float) -> bytes:

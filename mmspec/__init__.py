@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mmspec.drafters.feature import FeatureDrafter as FeatureDrafter
     from mmspec.drafters.jacobi import JacobiDrafter as JacobiDrafter
     from mmspec.drafters.model import ModelDrafter as ModelDrafter
+    from mmspec.drafters.mtp import MTPDrafter as MTPDrafter
     from mmspec.drafters.ngram import NGramDrafter as NGramDrafter
     from mmspec.drafters.scaffold import ScaffoldDrafter as ScaffoldDrafter
     from mmspec.drafters.spatial import SpatialDrafter as SpatialDrafter

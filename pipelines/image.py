@@ -15,7 +15,6 @@ from mmspec.acceptance.base import TokenVectors
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.guidance import Guidance
 from mmspec.core.sampling import SamplingParams
-from mmspec.core.stats import merge_stats
 from mmspec.core.stopping import Stopping
 from mmspec.core.verify import AcceptanceRule
 from mmspec.drafters.base import Drafter, check_positive
@@ -211,10 +210,10 @@ class ImagePipeline(SpecPipeline):
             run.see(decoder, progress)
             if (known := run.shown()) > shown:
                 shown = known
-                yield PartialImages(self._partial(run), run.rows())
+                yield PartialImages(self._partial(run), run.rows(), stats=run.stats())
         output = self._finish(run, call)
         self.maybe_free_model_hooks()
-        yield PartialImages(self._partial(run), run.rows(), finished=True, output=output)
+        yield PartialImages(self._partial(run), run.rows(), finished=True, output=output, stats=output.stats)
 
     @torch.no_grad()
     def memory_need(self, prompt: str | Sequence[str] | None = None, **arguments: Any) -> MemoryEstimate:
@@ -306,7 +305,7 @@ class ImagePipeline(SpecPipeline):
 
     def _finish(self, run: ImageRun, call: ImageCall) -> ImageOutput:
         """Turn the tokens of a run into what the caller asked for."""
-        stats = merge_stats([decoder.stats for decoder in run.decoders])
+        stats = run.stats()
         tokens = run.own_ids()
         if call.output_type == "tokens":
             return ImageOutput(images=tokens, tokens=tokens, stats=stats)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.loop import Decoder, Progress
+from mmspec.core.stats import DecodeStats, merge_stats
 from mmspec.drafters.base import check_positive
 from mmspec.image.grid import Grid
 from mmspec.pipelines.base import DecodeRequest
@@ -106,6 +107,10 @@ class ImageRun:
     def rows(self) -> list[int]:
         """Committed complete token rows of each sample."""
         return [self.grid.complete_rows(length) for length in self.lengths()]
+
+    def stats(self) -> DecodeStats:
+        """Figures of the micro-batches so far."""
+        return merge_stats([decoder.stats for decoder in self.decoders])
 
     def shown(self) -> int:
         """How much there is to show; more of it is worth another partial picture."""

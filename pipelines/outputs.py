@@ -37,9 +37,11 @@ class PartialImages(BaseOutput):
         rows: Committed token rows of each sample. Committed rows are final.
         finished: Whether these are the finished pictures.
         output: The complete :class:`ImageOutput` once ``finished``.
+        stats: Figures so far, which go on changing; rows of samples that did not start yet are missing.
     """
 
     images: list[Image.Image]
     rows: list[int]
     finished: bool = False
     output: Any = None
+    stats: DecodeStats | None = None

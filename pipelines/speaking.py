@@ -192,7 +192,9 @@ class SpeakingPipeline(SpecPipeline):
                     if len(samples):
                         first_audio = first_audio or time.perf_counter() - begun
                         waveform.append(samples)
-                        yield AudioChunk(as_type(samples, output_type), self.sampling_rate)
+                        count_calls(decoder)
+                        so_far = merge_stats([*parts, decoder.stats])
+                        yield AudioChunk(as_type(samples, output_type), self.sampling_rate, stats=so_far)
             spoken += self._settle([piece], decoder, progress)
             parts.append(decoder.stats)
             left = None if left is None else left - len(spoken[-1])
@@ -204,7 +206,9 @@ class SpeakingPipeline(SpecPipeline):
         stats.seconds["first_audio"] = first_audio or time.perf_counter() - begun
         output.audios = [as_type(torch.cat([*waveform, tail]), output_type)]
         self.maybe_free_model_hooks()
-        yield AudioChunk(as_type(tail, output_type), self.sampling_rate, finished=True, output=output)
+        yield AudioChunk(
+            as_type(tail, output_type), self.sampling_rate, finished=True, output=output, stats=output.stats
+        )
 
     def _settle(self, pieces: Sequence[Piece], decoder: Decoder, progress: Progress) -> list[Tensor]:
         """Codes of the rows; each ends at its own budget, whatever that of its neighbours."""

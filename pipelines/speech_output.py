@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diffusers.utils import BaseOutput
@@ -104,6 +104,8 @@ class PartialTranscript(BaseOutput):
         seconds: How much of the recording is settled.
         finished: Whether this is all.
         output: The complete :class:`SpeechOutput` once ``finished``.
+        tokens: New tokens of each segment so far, as they were decoded; the last may not show in ``text`` yet.
+        stats: Figures so far, which go on changing; its rows are the segments.
     """
 
     text: str
@@ -111,6 +113,8 @@ class PartialTranscript(BaseOutput):
     seconds: float
     finished: bool = False
     output: SpeechOutput | None = None
+    tokens: list[list[int]] = field(default_factory=list)
+    stats: DecodeStats | None = None
 
 
 def join_segments(segments: list[list[TranscribedSegment]], seconds: list[float], stats: DecodeStats) -> SpeechOutput:

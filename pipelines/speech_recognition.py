@@ -158,7 +158,7 @@ class SpeechRecognitionPipeline(SpecPipeline):
 
     @torch.no_grad()
     def stream(
-        self, audio: Any, *, sampling_rate: int | None = None, segment_seconds: float = 5.0, **arguments: Any
+        self, audio: Any, *, sampling_rate: int | None = None, segment_seconds: float | None = None, **arguments: Any
     ) -> Iterator[PartialTranscript]:
         """Transcribe one recording while it is read, or while it arrives.
 
@@ -168,7 +168,8 @@ class SpeechRecognitionPipeline(SpecPipeline):
         Args:
             audio: A recording as for a call, or an iterator of arrays (n,) at the model's rate, ``sampling_rate``.
             sampling_rate: Rate of bare arrays.
-            segment_seconds: A segment ends at the first pause behind this.
+            segment_seconds: A segment ends at the first pause behind this; by default 5, or half of what the model hears
+                at once, if that is less.
             arguments: Others of a call: ``task``, ``prompt``, ``language``, ``punctuation``, ``preset``,
                 ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``speculate``.
 
@@ -177,6 +178,8 @@ class SpeechRecognitionPipeline(SpecPipeline):
         """
         from mmspec.pipelines.speech_stream import stream_transcript
 
+        if segment_seconds is None:
+            segment_seconds = min(5.0, _MIN_SHARE * self.adapter.max_seconds)
         yield from stream_transcript(self, audio, sampling_rate, segment_seconds, arguments)
 
     def _settings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,8 @@ def stream_transcript(
         yield from state.transcribe(name, segment, rate)
     output = join_segments([state.segments], [splitter.received / rate], state.stats())
     delta = output.texts[0][len(state.given) :]
-    yield PartialTranscript(output.texts[0], delta, splitter.received / rate, finished=True, output=output)
+    tokens = [segment.tokens for segment in state.segments]
+    yield PartialTranscript(output.texts[0], delta, splitter.received / rate, True, output, tokens, output.stats)
 
 
 class _StreamState:
@@ -106,7 +107,7 @@ class _StreamState:
                 tokens = progress.tokens[0, : progress.lengths[0]].tolist()
                 adapter = self.pipe.adapter
                 text = adapter.settled_text(spoken(tokens, adapter.stop_tokens))
-                yield from self._grown(before, text, segment.first / rate)
+                yield from self._grown(before, text, segment.first / rate, [tokens], [latest])
         self.parts.append(stats)
         done = self.listener.finished(row)
         self.segments.append(done)
@@ -117,11 +118,20 @@ class _StreamState:
         drafter = self.settings.ctc_drafter
         return drafter is not None and drafter.config.on_fail == "restart"
 
-    def _grown(self, before: str, text: str, seconds: float) -> Iterator[PartialTranscript]:
+    def _grown(
+        self,
+        before: str,
+        text: str,
+        seconds: float,
+        tokens: Sequence[list[int]] = (),
+        stats: Sequence[DecodeStats] = (),
+    ) -> Iterator[PartialTranscript]:
+        """A part if ``text`` goes on; ``tokens`` and ``stats`` are of the segment that is not settled yet."""
         whole = f"{before} {text}" if before and text else before or text
         if len(whole) > len(self.given) and whole.startswith(self.given):
             delta, self.given = whole[len(self.given) :], whole
-            yield PartialTranscript(whole, delta, seconds)
+            known = [*(segment.tokens for segment in self.segments), *tokens]
+            yield PartialTranscript(whole, delta, seconds, tokens=known, stats=merge_stats([*self.parts, *stats]))
 
 
 def _blocks(audio: Any, rate: int, sampling_rate: int | None) -> tuple[str, Iterator[Tensor]]:

@@ -102,9 +102,11 @@ class AudioChunk(BaseOutput):
         sampling_rate: Samples a second.
         finished: Whether this is the last chunk.
         output: The complete :class:`SynthesisOutput` once ``finished``.
+        stats: Figures so far, which go on changing; its rows are the pieces of the text that were begun.
     """
 
     samples: Any
     sampling_rate: int
     finished: bool = False
     output: SynthesisOutput | None = None
+    stats: DecodeStats | None = None

@@ -218,10 +218,10 @@ class VideoPipeline(SpecPipeline):
                 fresh = self._fresh_frames(segment, shown, known, first=len(segments) == 1)
                 counts = [count + len(new) for count, new in zip(counts, fresh, strict=True)]
                 shown = known
-                yield PartialVideos(fresh, list(counts))
+                yield PartialVideos(fresh, list(counts), stats=self._stats(segments))
         output = self._finish(segments, call)
         self.maybe_free_model_hooks()
-        yield PartialVideos([[] for _ in counts], counts, finished=True, output=output)
+        yield PartialVideos([[] for _ in counts], counts, finished=True, output=output, stats=output.stats)
 
     def _fresh_frames(self, segment: Segment, shown: list[int], known: list[int], first: bool) -> list[list[Any]]:
         """Frames of the latent frames that every sample has committed since ``shown``."""

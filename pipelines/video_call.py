@@ -139,9 +139,11 @@ class PartialVideos(BaseOutput):
         num_frames: Frames of each sample so far.
         finished: Whether these are the last.
         output: The complete :class:`VideoOutput` once ``finished``.
+        stats: Figures so far, which go on changing.
     """
 
     new_frames: list[list[Image.Image]]
     num_frames: list[int]
     finished: bool = False
     output: Any = None
+    stats: DecodeStats | None = None

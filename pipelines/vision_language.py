@@ -47,8 +47,8 @@ class VisionLanguagePipeline(SpecPipeline):
     """Answer questions about pictures with a vision-language model of transformers.
 
     Args:
-        model: LLaVA (also Pixtral), LLaVA-NeXT, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, SmolVLM, Idefics3, InternVL, PaliGemma,
-            GLM-OCR or GOT-OCR2.
+        model: LLaVA (also Pixtral), LLaVA-NeXT, LLaVA-OneVision, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, SmolVLM, Idefics3,
+            InternVL, PaliGemma, GLM-OCR or GOT-OCR2.
         processor: Its processor.
         drafter: How tokens are drafted; ``None`` decodes plainly.
         acceptance: How drafts are judged; ``None`` is the exact :class:`CoupledAcceptance`.
@@ -96,6 +96,7 @@ class VisionLanguagePipeline(SpecPipeline):
         self,
         prompt: str | Sequence[str] | None = None,
         images: Any = None,
+        videos: Any = None,
         *,
         messages: Sequence[Message] | Sequence[Sequence[Message]] | None = None,
         max_new_tokens: int = 64,
@@ -113,15 +114,20 @@ class VisionLanguagePipeline(SpecPipeline):
         speculate: bool = True,
         micro_batch_size: int = 16,
         output_type: str = "text",
+        num_frames: int = 32,
+        video_fps: float | None = None,
         callback_on_step_end: Callable[..., Any] | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
     ) -> AnswerOutput:
         """Answer.
 
         Args:
-            prompt: One text or several. With a chat template each becomes the message of a user, its pictures first.
+            prompt: One text or several. With a chat template each becomes the message of a user, its videos and
+                pictures first.
             images: Pictures: a path, bytes, a PIL image, an array or a tensor; one for a single prompt or a list; for
                 several prompts a list with a picture, or a list of pictures, for each.
+            videos: Videos: a path, a list of PIL frames, an array (F, h, w, 3) or a tensor (F, 3, h, w); as for ``images``
+                one for a single prompt, or a list. For models whose processor reads videos.
             messages: Conversations instead of ``prompt``, in the form of transformers' chat templates.
             max_new_tokens: Exact budget of each row.
             min_new_tokens: No stop token is drawn before so many tokens.
@@ -137,6 +143,8 @@ class VisionLanguagePipeline(SpecPipeline):
             speculate: ``False`` decodes plainly.
             micro_batch_size: Rows decoded together.
             output_type: ``text`` or ``tokens``.
+            num_frames: Most frames of a video; longer ones are thinned evenly.
+            video_fps: Frames a second of the videos; by default what their files say, else 24.
             callback_on_step_end, callback_on_step_end_tensor_inputs: As for the image pipelines.
 
         Raises:
@@ -146,9 +154,10 @@ class VisionLanguagePipeline(SpecPipeline):
         call = AnswerCall(
             max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, temperature=temperature, top_k=top_k,
             top_p=top_p, stop_strings=stop_strings, stop_tokens=stop_tokens, repetition_penalty=repetition_penalty,
-            no_repeat_ngram_size=no_repeat_ngram_size, json_schema=json_schema, generator=generator, seed=seed, speculate=speculate, micro_batch_size=micro_batch_size, output_type=output_type,
+            no_repeat_ngram_size=no_repeat_ngram_size, json_schema=json_schema, generator=generator, seed=seed, speculate=speculate,
+            micro_batch_size=micro_batch_size, output_type=output_type, num_frames=num_frames, video_fps=video_fps,
         )  # fmt: skip
-        questions = self._questions(prompt, images, messages)
+        questions = self._questions(prompt, images, videos, messages, call)
         *_, output = self._answer(questions, call, callback_on_step_end, callback_on_step_end_tensor_inputs)
         self.maybe_free_model_hooks()
         return output
@@ -158,6 +167,7 @@ class VisionLanguagePipeline(SpecPipeline):
         self,
         prompt: str | None = None,
         images: Any = None,
+        videos: Any = None,
         *,
         messages: Sequence[Message] | None = None,
         **arguments: Any,
@@ -165,14 +175,14 @@ class VisionLanguagePipeline(SpecPipeline):
         """Answer one prompt and yield its text as it grows; what was given out never changes.
 
         Args:
-            prompt, images, messages: One prompt or conversation, as for a call.
+            prompt, images, videos, messages: One prompt or conversation, as for a call.
             arguments: Others of a call, but for its callbacks.
 
         Yields:
             The text so far; the last one is ``finished`` and carries the complete output.
         """
         call = AnswerCall(**arguments)
-        questions = self._questions(prompt, images, messages)
+        questions = self._questions(prompt, images, videos, messages, call)
         if len(questions) != 1:
             raise ValueError(f"`stream` answers one prompt, got {len(questions)}; call the pipeline for several.")
         ends = StopStrings(self.processor.tokenizer, call.strings)
@@ -181,26 +191,28 @@ class VisionLanguagePipeline(SpecPipeline):
             text = ends.settled(decode(self.processor.tokenizer, output.tokens[0]))
             if len(text) > len(given):
                 delta, given = text[len(given) :], text
-                yield PartialAnswer(text, delta)
+                yield PartialAnswer(text, delta, tokens=output.tokens[0], stats=output.stats)
         self.maybe_free_model_hooks()
         final = ends.shorten(decode(self.processor.tokenizer, output.tokens[0]))
-        yield PartialAnswer(final, final[len(given) :], finished=True, output=output)
+        yield PartialAnswer(
+            final, final[len(given) :], finished=True, output=output, tokens=output.tokens[0], stats=output.stats
+        )
 
     @torch.no_grad()
     def requests(self, prompt: str | Sequence[str], images: Any = None, **arguments: Any) -> list[DecodeRequest]:
         """The requests, one a micro-batch, by which a call with these ``arguments`` would decode; for benches."""
         call = AnswerCall(**arguments)
-        questions = self._questions(prompt, images, None)
+        questions = self._questions(prompt, images, None, None, call)
         seeds = row_seeds(len(questions), call.generator, call.seed)
         batches, _ = self._batches(questions, seeds, call, *self._method(call))
         return [batch.request for batch in batches]
 
-    def _questions(self, prompt: Any, images: Any, messages: Any) -> list[Question]:
+    def _questions(self, prompt: Any, images: Any, videos: Any, messages: Any, call: AnswerCall) -> list[Question]:
         if (prompt is None) == (messages is None):
             raise ValueError("Give exactly one of `prompt` and `messages`.")
         if messages is not None:
-            return questions_of_messages(self.processor, messages, images)
-        return questions_of_prompts(self.processor, prompt, images)
+            return questions_of_messages(self.processor, messages, images, videos, call.read_clip)
+        return questions_of_prompts(self.processor, prompt, images, videos, call.read_clip)
 
     def _answer(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.templates import Template
 from mmspec.drafters.base import check_positive
+from mmspec.image.video_files import check_fps, read_fps, read_frames
+from mmspec.vlm.clips import DEFAULT_FPS, Clip
 
 OUTPUT_TYPES = ("text", "tokens")
 
@@ -41,12 +43,16 @@ class PartialAnswer(BaseOutput):
         delta: What is new in it.
         finished: Whether this is the whole answer.
         output: The complete :class:`AnswerOutput` once ``finished``.
+        tokens: New token ids so far; the last of them may not show in ``text`` yet.
+        stats: Figures so far, which go on changing.
     """
 
     text: str
     delta: str
     finished: bool = False
     output: AnswerOutput | None = None
+    tokens: list[int] = field(default_factory=list)
+    stats: DecodeStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +78,15 @@ class AnswerCall:
     speculate: bool = True
     micro_batch_size: int = 16
     output_type: str = "text"
+    num_frames: int = 32
+    video_fps: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("max_new_tokens", self.max_new_tokens)
         check_positive("micro_batch_size", self.micro_batch_size)
+        check_positive("num_frames", self.num_frames)
+        if self.video_fps is not None:
+            check_fps(self.video_fps, "video_fps")
         if isinstance(self.min_new_tokens, bool) or not isinstance(self.min_new_tokens, int):
             raise TypeError(f"`min_new_tokens` must be an integer, got {self.min_new_tokens!r}.")
         if not 0 <= self.min_new_tokens <= self.max_new_tokens:
@@ -96,6 +107,11 @@ class AnswerCall:
     @property
     def sampling(self) -> SamplingParams:
         return SamplingParams(self.temperature, self.top_k, self.top_p)
+
+    def read_clip(self, source: Any) -> Clip:
+        """The video ``source``, whatever :func:`mmspec.image.video_files.read_frames` reads, thinned to ``num_frames``."""
+        fps = self.video_fps or read_fps(source) or DEFAULT_FPS
+        return Clip.thinned(read_frames(source), fps, self.num_frames)
 
     @property
     def strings(self) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.runner.cache import SpecCache
-from mmspec.speech.frame_model import MOST_BRANCHES, InnerSession
+from mmspec.speech.frame_model import MOST_BRANCHES
 from mmspec.speech.talker import Reading, SpeechTalker
 
 
@@ -147,7 +147,7 @@ class TalkerModel:
         tables = [self.network.codec_embedding(every), *(book(every) for book in predictor.codec_embedding)]
         return predictor.small_to_mtp_projection(torch.stack(tables))
 
-    def open_inner(self) -> InnerSession:
+    def open_inner(self) -> TalkerInner:
         return TalkerInner(self.network)
 
     def select_rows(self, rows: Tensor) -> None:

@@ -85,6 +85,22 @@ def test_the_tables_are_those_of_the_committed_benches() -> None:
         assert path.read_text() == text, f"{path} is stale: run python demos/readme_table.py"
 
 
+def test_the_figures_are_those_of_the_committed_benches() -> None:
+    figures = script("figures")
+    assert figures.stale() == [], "run python demos/figures.py"
+    assert figures.page() == figures.PAGE.read_text(), "run python demos/figures.py"
+    assert all(path.stat().st_size < 200_000 for path in figures.FIGURES.iterdir())
+
+
+def test_a_stale_figure_is_noticed(tmp_path: Path) -> None:
+    figures = script("figures")
+    shown, (_, result) = next(iter(figures.wanted().items()))
+    assert figures.digest_in(shown) == figures.digest(result)
+    changed = tmp_path / result.name
+    changed.write_text(result.read_text().replace("0", "1", 1))
+    assert figures.digest_in(shown) != figures.digest(changed)
+
+
 def test_shell_commands_outside_ci_are_those_of_the_command_line() -> None:
     from typer.testing import CliRunner
 

@@ -96,6 +96,14 @@ class VisionLanguageModel:
         last, tapped = self._run(self.embed_tokens(tokens), position_ids.expand(len(self.positions), -1, -1), mask, {})
         return TargetOutput(self.logits(last), tapped)
 
+    def positions_at(self, slots: Tensor) -> Tensor:
+        """Positions (A, R, N) of ``slots`` (R, N), of the prompt or behind it."""
+        known = self.positions.gather(
+            2, slots.clamp(0, self.positions.shape[2] - 1).expand(len(self.positions), -1, -1)
+        )
+        behind = (slots - self.prompt.position_offset[:, None]).clamp(0, self.max_position)
+        return torch.where(slots < self.prompt.length[:, None], known, behind)
+
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Embeddings (R, N, D) of ``tokens`` (R, N); by the module, since some families scale inside it."""
         return self.network.get_input_embeddings()(tokens)
@@ -106,7 +114,7 @@ class VisionLanguageModel:
         return logits if self._softcap is None else self._softcap * (logits / self._softcap).tanh()
 
     def select_rows(self, rows: Tensor) -> None:
-        self.prompt = self.prompt.rows(rows)
+        self.prompt, self.positions = self.prompt.rows(rows), self.positions[:, rows]
 
     def _both_ways(self, mask: Tensor) -> Tensor:
         """The mask (R, 1, P, P) in which the real slots of a prompt see all of them."""

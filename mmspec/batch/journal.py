@@ -38,10 +38,13 @@ class Journal:
 
     Raises:
         BlockingIOError: If another process is writing it.
+        OSError: If a link lies in its place, by which lines would leave the folder.
     """
 
     def __init__(self, folder: Path, worker: str = "0") -> None:
         self.path = folder / _NAME.format(worker=worker)
+        if self.path.is_symlink():
+            raise OSError(f"{self.path} is a link; a journal lies in its folder. Remove it.")
         self._file = self.path.open("a+b")
         _lock(self._file, self.path)
         self._mend()
@@ -72,6 +75,10 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process write it."""
         self._file.close()
 
 

@@ -43,17 +43,24 @@ class Row:
         line: Line of the manifest, from 1, for messages.
         seed: Its seed.
         values: Its columns but for ``id`` and ``seed``; those not given are absent.
+        written: The same with files named as in the manifest; ``None`` where no file is named.
     """
 
     id: str
     line: int
     seed: int
     values: Mapping[str, Any]
+    written: Mapping[str, Any] | None = None
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Its columns as the manifest has them, which is the same text from wherever the manifest is read."""
+        return self.values if self.written is None else self.written
 
     @property
     def fingerprint(self) -> str:
         """What the output depends on, as a hash: a row that was changed under its old id is noticed."""
-        content = json.dumps({"seed": self.seed, **self.values}, sort_keys=True, default=str)
+        content = json.dumps({"seed": self.seed, **self.given}, sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -140,10 +147,10 @@ def _row(record: dict[str, Any], line: int, columns: Mapping[str, Column], seed:
     seed = seed % (_LARGEST_SEED + 1) if "seed" not in record else _converted("seed", record["seed"], "int", folder)
     if not 0 <= seed <= _LARGEST_SEED:
         raise ValueError(f"`seed` is {seed}; it must lie between 0 and {_LARGEST_SEED}.")
-    values = {
-        key: _converted(key, record[key], column.kind, folder) for key, column in columns.items() if key in record
-    }
-    return Row(name, line, seed, values)
+    named = [key for key in columns if key in record]
+    values = {key: _converted(key, record[key], columns[key].kind, folder) for key in named}
+    files = [key for key in named if columns[key].kind == "path"]
+    return Row(name, line, seed, values, values | {key: str(record[key]) for key in files} if files else None)
 
 
 def _converted(name: str, value: Any, kind: str, folder: Path) -> Any:

@@ -26,7 +26,7 @@ def provenance(row: Row, stats: DecodeStats, model: Mapping[str, str]) -> dict[s
     """Facts about the output of ``row``; ``model`` names it and its weights."""
     return {
         "id": row.id,
-        **row.values,
+        **row.given,
         "seed": row.seed,
         "method": stats.method,
         "guarantee": stats.guarantee.value,

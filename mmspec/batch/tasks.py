@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class BaseTask:
+class BaseTask(ABC):
     """What tasks share.
 
     Args:
@@ -87,6 +88,10 @@ class BaseTask:
 
     def check(self, row: Row) -> None:
         SamplingParams(**{name: row.values[name] for name in SAMPLING if name in row.values})
+
+    @abstractmethod
+    def run(self, pipe: Any, rows: Sequence[Row]) -> Made:
+        """Generate ``rows``, whose options are equal."""
 
     def call(self, pipe: Any, rows: Sequence[Row], **inputs: Any) -> Any:
         """The pipeline's output for ``rows``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -57,3 +58,21 @@ def this_worker() -> Worker:
     if not 0 <= rank < count:
         raise ValueError(f"RANK is {rank} and WORLD_SIZE {count}; the rank must lie below the number of workers.")
     return Worker(rank, count, local)
+
+
+def wait_for_others(worker: Worker, patience: timedelta = timedelta(days=365)) -> None:
+    """Wait until every worker that the launcher started has come here too.
+
+    torchrun and accelerate stop all workers as soon as one of them ends with an exit code: a worker whose rows failed
+    must not say so before the others are done. Elsewhere there is nothing to wait for.
+
+    Raises:
+        torch.distributed.DistStoreError: If ``patience`` is over.
+    """
+    if worker.alone or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    from torch.distributed import rendezvous
+
+    store, _, _ = next(rendezvous("env://", worker.rank, worker.count, timeout=patience))
+    store.set(f"done/{worker.rank}", "")
+    store.wait([f"done/{rank}" for rank in range(worker.count)], patience)

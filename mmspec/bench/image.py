@@ -22,6 +22,7 @@ from mmspec.bench.measure import bits_per_token, cuda_peak, run_timed
 from mmspec.bench.memory import peak_memory
 from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
 from mmspec.bench.overhead import measurable, overhead_shares
+from mmspec.bench.positions import accepted_by
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
 from mmspec.core.controllers import WIDTHS
 from mmspec.core.verify import Guarantee
@@ -236,6 +237,8 @@ def _settings(pipe: Any, bench: ImageBench, outcomes: dict[str, Outcome], times:
         "forward_ms": {"prefill": 1e3 * times.prefill, **{str(w): 1e3 * t for w, t in times.by_width.items()}},
         "overhead": {name: outcome.overhead() for name, outcome in outcomes.items()},
         "wall_ratio_median": {name: median_wall_ratio(o, outcomes["plain"]) for name, o in outcomes.items()},
+        "acceptance_by_depth": {name: outcome.stats.acceptance_by_depth for name, outcome in outcomes.items()},
+        "accepted_by_row": accepted_by(outcomes, lambda position: position // pipe.grid[1]),
         "peak_memory_bytes": {name: outcome.peak_memory for name, outcome in outcomes.items()},
     }
     if bench.overhead:

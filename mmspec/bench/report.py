@@ -3,10 +3,11 @@
 Every ratio is plain divided by method, except that of the memory. With n_w rounds of width w and t(w) the seconds of
 such a forward, measured in the same run on the same cache length,
 
-    limit           = (t_prefill + n_plain t(1)) / (t_prefill + sum_w n_w t(w))
+    limit           = (t_prefill + n_plain t(1)) / (t_prefill + sum_w n_w t(w) + t_draft)
     limit_fraction  = wall_ratio / limit
 
-so 1 means that the loop costs nothing beside the forwards that it makes. In batches t(w) is that of the full batch;
+where t_draft is the time of a drafter's own network in the run, 0 for drafters without one; 1 means that the loop costs nothing beside the
+forwards that it makes. In batches t(w) is that of the full batch;
 rows that finish early make later forwards cheaper, so the fraction may then exceed 1. Wall times are sums over all items: nothing is
 left out, and a disturbance hits neighbours of an interleaved run alike; ``settings.wall_ratio_median`` holds the median
 of the items' own ratios, which a single disturbance cannot move.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -28,7 +30,7 @@ from rich.table import Table
 from mmspec.bench.harness import Outcome
 from mmspec.bench.pictures import bar_chart
 from mmspec.core.verify import Guarantee
-from mmspec.models.versions import versions
+from mmspec.models.versions import processor, versions
 
 SCHEMA = 1
 
@@ -81,9 +83,10 @@ class BenchReport:
         return [method.name for method in self.methods if method.tokens_equal is False]
 
     def as_json(self) -> dict[str, Any]:
-        """The report in the shape of schema 1."""
+        """The report in the shape of schema 1; ``settings`` begin with the processor and the day of the measurement."""
         head = {"schema": SCHEMA, "suite": self.suite, "device": self.device, "versions": versions()}
-        return {**head, "settings": self.settings, "methods": [asdict(method) for method in self.methods]}
+        settings = {**circumstances(), **self.settings}
+        return {**head, "settings": settings, "methods": [asdict(method) for method in self.methods]}
 
     def write_json(self, path: Path) -> Path:
         """Write :meth:`as_json` to ``path``."""
@@ -119,8 +122,19 @@ class BenchReport:
         return table
 
 
+def circumstances() -> dict[str, Any]:
+    """Processor and day (UTC), without which a measured time means nothing."""
+    return {"cpu": processor(), "date": datetime.now(timezone.utc).date().isoformat()}
+
+
 #: figures of quality that the table shows, with their headings
-_QUALITY = {"bits_per_token": "bits/token", "wer": "WER", "rtfx": "RTFx", "forwards_per_utterance": "forwards/item"}
+_QUALITY = {
+    "bits_per_token": "bits/token",
+    "wer": "WER",
+    "rtfx": "RTFx",
+    "items_per_second": "items/s",
+    "forwards_per_utterance": "forwards/item",
+}
 
 
 def _cells(method: MethodFigures) -> list[str]:
@@ -172,10 +186,16 @@ def figures(outcome: Outcome, plain: Outcome, times: ForwardTimes, *, default: b
     )
 
 
-def forward_seconds(outcome: Outcome, times: ForwardTimes) -> float:
-    """Seconds that the forwards of ``outcome`` take by themselves: sum over widths of count times cost."""
+def forward_seconds(outcome: Outcome, times: ForwardTimes, drafter: bool = True) -> float:
+    """Seconds that the forwards of ``outcome`` take by themselves: sum over widths of count times cost.
+
+    Args:
+        drafter: Whether those of the drafter's own network count.
+    """
     rounds = outcome.stats.widths
-    return len(outcome.samples) * times.prefill + sum(count * times.at(width) for width, count in rounds.items())
+    drafting = outcome.stats.seconds.get("draft_model", 0.0) if drafter else 0.0
+    verifying = sum(count * times.at(width) for width, count in rounds.items())
+    return len(outcome.samples) * times.prefill + verifying + drafting
 
 
 def median_wall_ratio(outcome: Outcome, plain: Outcome) -> float:

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mmspec.bench.harness import Outcome, Sample, run_interleaved
+from mmspec.bench.positions import accepted_by
 from mmspec.bench.report import BenchReport, MethodFigures, median_wall_ratio
 from mmspec.bench.tts_methods import TtsMethod
 from mmspec.core.verify import Guarantee
@@ -104,23 +106,24 @@ def call_costs(pipe: Any, repeats: int = 15) -> CallCosts:
         model.advance(None, frame)
     talker_times: list[float] = []
     by_width: dict[int, list[float]] = {width: [] for width in (*range(1, books), *range(books, MOST_BRANCHES, 8))}
-    known = max(1, books // 4)
     for _ in range(repeats):
         talker_times.append(_timed(device, model.advance, None, frame))
         for width, times in by_width.items():
-            inner = model.open_inner()
-            inner.extend(model.inner_inputs(states, frame[:, :known], 0))
-            inner.keep(1 + known)
-            if width < books - known:
-                times.append(_timed(device, inner.extend, model.inner_inputs(None, frame[:, :width], known)))
-            else:  # as many nodes in two levels
-                inputs = model.level_inputs(None, frame[:, :1].expand(-1, width), known, (1, width - 1))
-                depth, related = (
-                    torch.ones(width, dtype=torch.long, device=device),
-                    torch.eye(width, device=device) > 0,
-                )
-                times.append(_timed(device, inner.branch, inputs, depth, related))
+            times.append(_predictor_seconds(model, states, frame, width))
     return CallCosts(median(talker_times), {width: median(times) for width, times in by_width.items()})
+
+
+def _predictor_seconds(model: TalkerModel, states: Tensor, frame: Tensor, width: int) -> float:
+    """Seconds of a call of ``width`` nodes behind a quarter of ``frame`` (1, G): of a chain, or of two levels where that is too long."""
+    books, known = model.num_codebooks, max(1, model.num_codebooks // 4)
+    inner = model.open_inner()
+    inner.extend(model.inner_inputs(states, frame[:, :known], 0))
+    inner.keep(1 + known)
+    if width < books - known:
+        return _timed(model.device, inner.extend, model.inner_inputs(None, frame[:, :width], known))
+    inputs = model.level_inputs(None, frame[:, :1].expand(-1, width), known, (1, width - 1))
+    depth = torch.ones(width, dtype=torch.long, device=model.device)
+    return _timed(model.device, inner.branch, inputs, depth, torch.eye(width, device=model.device) > 0)
 
 
 def _timed(device: torch.device, run: Callable[..., Any], *arguments: Any) -> float:
@@ -236,4 +239,5 @@ def _settings(pipe: Any, bench: TtsBench, outcomes: dict[str, Outcome], costs: C
         "overhead_ms": {name: outcome.overhead() for name, outcome in outcomes.items()},
         "wall_ratio_median": {name: median_wall_ratio(outcome, plain) for name, outcome in outcomes.items()},
         "acceptance_by_depth": {name: outcome.stats.acceptance_by_depth for name, outcome in outcomes.items()},
+        "accepted_by_codebook": accepted_by(outcomes, lambda position: position % pipe.talker.codes_per_step),
     }  # fmt: skip

@@ -17,6 +17,7 @@ import torch
 from mmspec.bench.harness import Outcome, Sample
 from mmspec.bench.measure import bits_per_token, run_timed
 from mmspec.bench.methods import BuiltMethod, Method, Parts, build_methods
+from mmspec.bench.positions import accepted_by
 from mmspec.bench.report import BenchReport, ForwardTimes, figures, median_wall_ratio
 from mmspec.core.controllers import WIDTHS
 from mmspec.drafters.base import check_positive
@@ -151,6 +152,8 @@ def _settings(pipe: Any, bench: VideoBench, outcomes: dict[str, Outcome], times:
         "forward_ms": {"prefill": 1e3 * times.prefill, **{str(w): 1e3 * t for w, t in times.by_width.items()}},
         "overhead": {name: outcome.overhead() for name, outcome in outcomes.items()},
         "wall_ratio_median": {name: median_wall_ratio(o, outcomes["plain"]) for name, o in outcomes.items()},
+        "acceptance_by_depth": {name: outcome.stats.acceptance_by_depth for name, outcome in outcomes.items()},
+        "accepted_by_frame": accepted_by(outcomes, lambda position: position // pipe.layout.frame_length),
         "forwards_ratio_to_uniform_w32": {
             kind: by_start["uniform"] / count for kind, count in by_start.items() if "uniform" in by_start
         },

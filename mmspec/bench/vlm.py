@@ -5,6 +5,7 @@ a peer draws with noise of its own, so all ratios are per token. Wall ratios are
 the vision tower runs alike for all methods. ``quality`` has the figures of each task beside those of all:
 
     TASK_tokens_per_forward, TASK_wall_ratio, TASK_limit_fraction   as for the whole
+    limit_fraction_target_only   the limit fraction if the drafter's own forwards counted as lost time
     TASK_accuracy, TASK_cer                                        share of right answers, and of wrong characters
     equal                                                          share of the answers that are plain decoding's
 """
@@ -222,6 +223,7 @@ def figures(
         quality |= {f"{task}_{name}": value for name, value in own.items()}
         parts.append((part, base, costs))
     wall = _ratio(outcome, plain)
+    quality["limit_fraction_target_only"] = wall / _limit(parts, drafter=False)
     return MethodFigures(
         name=method.name, default=method.default, peer=method.peer, guarantee=stats.guarantee.value,
         items=len(outcome.samples), tokens_equal=outcome.equals(plain) and _texts(outcome) == _texts(plain) if exact else None,
@@ -250,9 +252,9 @@ def _ratio(outcome: Outcome, plain: Outcome) -> float:
     return (plain.seconds / plain.stats.tokens) / (outcome.seconds / outcome.stats.tokens)
 
 
-def _limit(parts: Sequence[tuple[Outcome, Outcome, ForwardTimes]]) -> float:
-    """The ratio that forwards alone would give."""
-    ours = sum(forward_seconds(outcome, times) for outcome, _, times in parts)
+def _limit(parts: Sequence[tuple[Outcome, Outcome, ForwardTimes]], drafter: bool = True) -> float:
+    """The ratio that forwards alone would give, those of a drafter's network included or not."""
+    ours = sum(forward_seconds(outcome, times, drafter) for outcome, _, times in parts)
     theirs = sum(forward_seconds(plain, times) for _, plain, times in parts)
     tokens = sum(outcome.stats.tokens for outcome, _, _ in parts)
     plain_tokens = sum(plain.stats.tokens for _, plain, _ in parts)

@@ -33,6 +33,7 @@ VLM_METHODS: dict[str, Method] = {
         _block("coupled", tree="dynamic", mode="coupled", num_nodes=16),
         Method("eagle3", "eagle3"),
         Method("eagle3-chain", "eagle3", {"tree": "chain", "num_nodes": 6}),
+        Method("mtp", "mtp"),
         Method("ngram", "ngram"),
         Method("assisted", "model"),
         *(Method(name, peer=True) for name in PEERS),

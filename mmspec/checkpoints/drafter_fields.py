@@ -66,6 +66,8 @@ def check_layers(drafter: DrafterNetwork, num_target_layers: int) -> None:
     """Raise ValueError if ``drafter`` reads a layer that is not below the target's last, or has parts that no layout holds."""
     if drafter.config.get("markov_rank"):
         raise ValueError("The correction of `markov_rank` has no place in this layout; train a drafter without it.")
+    if drafter.config.get("compression"):
+        raise ValueError("`compression` of pictures has no place in this layout; train a drafter without it.")
     last = drafter.config.taps[-1]
     if last >= num_target_layers:
         raise ValueError(f"`num_target_layers` is {num_target_layers}, but the drafter reads layer {last}.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -51,6 +51,26 @@ def read_tensors(path: str | Path, ignore: str | None = None) -> dict[str, Tenso
     if path.suffix in _PICKLED:
         return _unwrap(_read_pickled(path), path, ignore)
     raise ValueError(f"{path.name} is no checkpoint file; legal endings are .safetensors, {', '.join(_PICKLED)}.")
+
+
+def read_part(folder: str | Path, start: str) -> dict[str, Tensor]:
+    """The tensors of the safetensors files in ``folder`` whose names begin with ``start``; no other is read.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If one is damaged.
+    """
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"There are no safetensors files in {folder}.")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys() if name.startswith(start)}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{file.name} is damaged or no safetensors file: {error}.") from error
+    return tensors
 
 
 def read_torchscript(path: str | Path) -> dict[str, Tensor]:

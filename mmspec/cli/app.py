@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 import mmspec
-from mmspec.cli import ask, batch, bench, convert, demo, doctor, image, models, speak, train, transcribe, video
+from mmspec.cli import (
+    ask,
+    batch,
+    bench,
+    bench_all,
+    convert,
+    demo,
+    doctor,
+    image,
+    models,
+    speak,
+    train,
+    transcribe,
+    video,
+)
 from mmspec.cli.errors import CommandGroup
 from mmspec.cli.output import say
 
@@ -47,6 +61,7 @@ app.command("transcribe", rich_help_panel="Run")(transcribe.transcribe)
 app.command("speak", rich_help_panel="Run")(speak.speak)
 app.command("ask", rich_help_panel="Run")(ask.ask)
 app.command("batch", rich_help_panel="Run")(batch.batch)
+bench_all.register(bench.app)
 app.add_typer(bench.app, name="bench", rich_help_panel="Measure")
 app.command("models", rich_help_panel="Look up")(models.models)
 app.command("doctor", rich_help_panel="Look up")(doctor.doctor)

@@ -17,9 +17,11 @@ DEFAULT_VISION_LANGUAGE_MODEL = "mmspec/tiny-vlm"
 
 
 def ask(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", show_default=False)],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", show_default=False, help="A picture, or a video file.")],
     question: Annotated[str, typer.Argument(metavar="QUESTION", show_default=False)],
-    also: Annotated[list[Path] | None, typer.Option("--image", help="A further picture; may be repeated.")] = None,
+    also: Annotated[
+        list[Path] | None, typer.Option("--image", help="A further picture or video; may be repeated.")
+    ] = None,
     model: options.Model = DEFAULT_VISION_LANGUAGE_MODEL,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.")] = 96,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; may be repeated.")] = None,
@@ -42,7 +44,7 @@ def ask(
     device: options.Device = "auto",
     dtype: options.DType = "auto",
 ) -> None:
-    """Ask about a picture; the answer is written as it comes, and is that of plain decoding.
+    """Ask about a picture or a video; the answer is written as it comes, and is that of plain decoding.
 
     The answer goes to standard output, the figures of the decoding to standard error.
 
@@ -56,11 +58,20 @@ def ask(
         "max_new_tokens": max_new_tokens, "stop_strings": stop, "seed": seed, "temperature": temperature, "top_k": top_k,
         "top_p": top_p, "speculate": not plain, "json_schema": schema,
     }  # fmt: skip
-    for part in pipe.stream(question, [image, *(also or [])], **asked):
+    pictures, videos = sorted_out([image, *(also or [])])
+    for part in pipe.stream(question, pictures, videos, **asked):
         sys.stdout.write(part.delta)
         sys.stdout.flush()
     sys.stdout.write("\n")
     complain(str(part.output.stats), style="")
+
+
+def sorted_out(files: list[Path]) -> tuple[list[Path], list[Path] | None]:
+    """Pictures and videos among ``files``, by their endings."""
+    from mmspec.image.video_files import VIDEO_SUFFIXES
+
+    videos = [file for file in files if file.suffix.lower() in VIDEO_SUFFIXES]
+    return [file for file in files if file not in videos], videos or None
 
 
 def schema_of(words: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,32 @@ LOADERS: dict[str, tuple[str, Callable[[str, str, str], Any]]] = {
     "video": (DEFAULT_VIDEO_MODEL, load_video_pipeline),
 }
 """Default model and loader of each task."""
+DEFAULT_BATCH_SIZE = 16  # on processors 8 rows leave a tenth of the throughput, 32 add little
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class BatchModel:
+    """What a worker loads; workers of Ray get it sent."""
+
+    task: str
+    name: str
+    device: str
+    dtype: str
+    drafter: str | None
+    acceptance: str | None
+    assignments: Sequence[str]
+    plain: bool
+
+    def open(self) -> tuple[Any, Any]:
+        """The task and the pipeline."""
+        from mmspec.batch.tasks import TASKS
+
+        _, load = LOADERS[self.task]
+        pipe = load(self.name, self.device, self.dtype)
+        pipe.set_progress_bar_config(disable=True)
+        set_method(pipe, self.drafter, self.acceptance, self.assignments)
+        return TASKS[self.task](_facts_of(pipe, self.name), {"speculate": not self.plain}), pipe
 
 
 def batch(
@@ -36,12 +63,16 @@ def batch(
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Most rows generated together; changes memory and speed only.", min=1)
-    ] = 8,
+    ] = DEFAULT_BATCH_SIZE,
     seed: Annotated[int, typer.Option(help="Seed of the first row; the next have seed + 1, ...", min=0)] = 0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try rows again that failed before.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the manifest and tell the memory need; generate nothing.")
     ] = False,
+    engine: Annotated[str, typer.Option(help="local, or ray: a pool of workers on Ray Data.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(help="Workers of --engine ray; default 2. Each loads the model.", min=1)
+    ] = None,
     drafter: options.DrafterName = None,
     acceptance: options.AcceptanceName = None,
     assignments: options.Assignments = None,
@@ -52,46 +83,56 @@ def batch(
     """Generate every row of a manifest into a folder, one file a row.
 
     Run the same command again after any interruption: nothing is lost, doubled or half-written. Rows that fail are
-    noted with the reason, the others are generated, and the exit code is 1.
+    noted with the reason, the others are generated, and the exit code is 1. Started by torchrun or accelerate, every
+    process takes its share of the rows.
 
     [bold]Example[/]: mmspec batch prompts.txt --out pictures --batch-size 8
     """
     from mmspec.batch.journal import failures, pending
     from mmspec.batch.manifest import read_manifest
-    from mmspec.batch.outputs import clear_partial
     from mmspec.batch.tasks import TASKS
-    from mmspec.batch.workers import this_worker
+    from mmspec.batch.workers import this_worker, wait_for_others
 
     check_method(plain, drafter, acceptance, None, assignments)
-    if task not in LOADERS:
-        raise ValueError(f"Unknown --task {task!r}; choose one of {', '.join(LOADERS)}.")
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"--out {out} is a file; name a folder.")
-    kind, (default, load) = TASKS[task], LOADERS[task]
     worker = this_worker()
+    _check_call(task, out, engine, workers, worker)
+    kind, (default, _) = TASKS[task], LOADERS[task]
     rows = worker.share(read_manifest(manifest, kind.columns, kind.main, seed))
     left = pending(rows, out, retry_failed)
-    if not left and not dry_run:
-        _conclude(rows, failures(rows, out), 0)
-        return
-    name = model or default
-    pipe = load(name, worker.device(device), dtype)
-    pipe.set_progress_bar_config(disable=True)
-    set_method(pipe, drafter, acceptance, assignments or [])
-    made = kind(_facts_of(pipe, name), {"speculate": not plain})
+    recipe = BatchModel(
+        task, model or default, worker.device(device), dtype, drafter, acceptance, assignments or [], plain
+    )
     if dry_run:
-        _rehearse(rows, left, made, pipe, batch_size)
+        _rehearse(rows, left, *recipe.open(), batch_size)
         return
-    out.mkdir(parents=True, exist_ok=True)
-    clear_partial(out, None if worker.alone else worker.name)
-    try:
-        done = _run(left, made, pipe, out, batch_size, worker.name)
-    except KeyboardInterrupt:
-        complain(
-            f"Interrupted; {len(rows) - len(pending(rows, out))} of {len(rows)} rows are done. Run the same command to go on."
+    done = 0
+    if left:
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            done = _run(left, recipe, out, batch_size, worker, workers or 2 if engine == "ray" else None)
+        except KeyboardInterrupt:
+            finished = len(rows) - len(pending(rows, out))
+            complain(f"Interrupted; {finished} of {len(rows)} rows are done. Run the same command to go on.")
+            raise typer.Exit(130) from None
+    failed = failures(rows, out)
+    wait_for_others(worker)
+    _conclude(rows, failed, done)
+
+
+def _check_call(task: str, out: Path, engine: str, workers: int | None, worker: Any) -> None:
+    """Raise ValueError or NotADirectoryError for options that do not go together."""
+    if task not in LOADERS:
+        raise ValueError(f"Unknown --task {task!r}; choose one of {', '.join(LOADERS)}.")
+    if engine not in ENGINES:
+        raise ValueError(f"Unknown --engine {engine!r}; choose one of {', '.join(ENGINES)}.")
+    if workers is not None and engine != "ray":
+        raise ValueError("--workers goes with --engine ray; start several local workers by torchrun or accelerate.")
+    if engine == "ray" and not worker.alone:
+        raise ValueError(
+            f"--engine ray starts its own workers, but a launcher started {worker.count}; use one of them."
         )
-        raise typer.Exit(130) from None
-    _conclude(rows, failures(rows, out), done)
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--out {out} is a file; name a folder.")
 
 
 def _facts_of(pipe: Any, name: str) -> dict[str, str]:
@@ -105,21 +146,38 @@ def _facts_of(pipe: Any, name: str) -> dict[str, str]:
     )
 
 
-def _run(left: Sequence[Any], made: Any, pipe: Any, out: Path, batch_size: int, worker: str) -> int:
-    """Generate with a progress bar; returns how many rows were done."""
+def _run(left: Sequence[Any], recipe: BatchModel, out: Path, batch_size: int, worker: Any, actors: int | None) -> int:
+    """Generate with a progress bar, by ``actors`` on Ray or here; returns how many rows were done."""
     from mmspec.batch.engine import Progress, run_rows
+    from mmspec.batch.outputs import clear_partial
+    from mmspec.batch.tasks import TASKS
 
-    with progress(f"{made.main}s", len(left)) as tell:
+    clear_partial(out, None if worker.alone else worker.name)
+    with progress(f"{TASKS[recipe.task].main}s", len(left)) as tell:
 
         def on_progress(now: Progress) -> None:
             tell(now.done + now.failed, f"{now.tokens_per_forward:.2f} tokens per forward")
 
-        result = run_rows(left, made, pipe, out, batch_size, worker, on_progress)
+        if actors is None:
+            result = run_rows(left, *recipe.open(), out, batch_size, worker.name, on_progress)
+        else:
+            from mmspec.batch.ray_engine import RayPool, run_on_ray
+
+            task = TASKS[recipe.task]({}, {})
+            pool = RayPool(actors, _gpus_each(recipe.device))
+            result = run_on_ray(left, task, recipe.open, out, batch_size, pool, on_progress)
     for note in result.notes:
         complain(note, style="yellow")
     if result.forwards:
         say(f"{result.done} rows, {result.tokens_per_forward:.2f} tokens per forward.")
     return result.done
+
+
+def _gpus_each(device: str) -> float:
+    """GPUs that an actor asks Ray for: one where the option wants a GPU, or leaves it open and this machine has one."""
+    import torch
+
+    return float(device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()))
 
 
 def _conclude(rows: Sequence[Any], failed: Sequence[tuple[Any, str]], done: int) -> None:

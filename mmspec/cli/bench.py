@@ -9,6 +9,7 @@ import typer
 
 from mmspec.cli import options
 from mmspec.cli.ask import DEFAULT_VISION_LANGUAGE_MODEL
+from mmspec.cli.batch import DEFAULT_BATCH_SIZE
 from mmspec.cli.loading import (
     DEFAULT_IMAGE_MODEL,
     load_pipeline,
@@ -80,10 +81,7 @@ def image(
     if suite == "methods":  # couplings and relaxation are about chance: compare them where the law is the model's own
         temperature, top_k = 1.0 if temperature is None else temperature, 0 if top_k is None else top_k
     methods = choose_methods(method, suite)
-    if out is not None:
-        json_file, plot = json_file or out / "image.json", plot or out / "image.png"
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    json_file, plot = _targets("image", json_file, plot, out)
     count = items if items is not None else 3 if quick else 32
     bench = ImageBench(
         model=model, methods=methods, prompts=prompts_of(model, prompt), items=count, batch_size=batch_size, seed=seed,
@@ -95,6 +93,44 @@ def image(
         report = run_image_bench(pipe, bench, on_item)
     show(report.table())
     say("* what the checkpoint recommends")
+    _finish(report, json_file, plot)
+
+
+@app.command("batch")
+def batch(
+    model: options.Model = DEFAULT_IMAGE_MODEL,
+    items: Annotated[int | None, typer.Option(help="Pictures; default 32, or 4 with --quick.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Pictures of a micro-batch; default that of mmspec batch, or 2 with --quick.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few pictures, under a minute.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for batch.json and batch.png.")] = None,
+    prompt: options.OwnPrompts = None,
+    seed: options.FixedSeed = 0,
+    device: options.Device = "auto",
+    dtype: options.DType = "auto",
+) -> None:
+    """Bench the throughput of mmspec batch against single calls in a loop, files written, tokens compared.
+
+    Ratios are plain single calls divided by method, in one run on this machine. The exit code is 1 if the tokens of a
+    method are not those of plain single calls.
+
+    [bold]Example[/]: mmspec bench batch --items 32 --json batch.json
+    """
+    from mmspec.bench.batch import BatchBench, run_batch_bench
+
+    json_file, plot = _targets("batch", json_file, plot, out)
+    size = batch_size or (2 if quick else DEFAULT_BATCH_SIZE)
+    bench = BatchBench(model, prompts_of(model, prompt), items or (4 if quick else 32), size, size, seed)
+    pipe = load_pipeline(model, device, dtype)
+    with progress("groups", len(bench.groups())) as on_item:
+        report = run_batch_bench(pipe, bench, on_item)
+    show(report.table())
+    say(
+        f"Micro-batches of {size} have {report.settings['throughput_ratio']:.2f} times the throughput of single calls."
+    )
     _finish(report, json_file, plot)
 
 
@@ -130,10 +166,7 @@ def asr(
     from mmspec.bench.speech_methods import choose_speech_methods
 
     methods = choose_speech_methods(method, quick)
-    if out is not None:
-        json_file, plot = json_file or out / "asr.json", plot or out / "asr.png"
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    json_file, plot = _targets("asr", json_file, plot, out)
     recordings = read_items(data or samples_of(model), items if items is not None else 4 if quick else None)
     pipe = load_recogniser(model, device, dtype)
     bench = SpeechBench(model, methods, recordings)
@@ -179,10 +212,7 @@ def tts(
     from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
 
     methods = choose_tts_methods(method, quick)
-    if out is not None:
-        json_file, plot = json_file or out / "tts.json", plot or out / "tts.png"
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    json_file, plot = _targets("tts", json_file, plot, out)
     count = items if items is not None else 3 if quick else 20
     sentences = text or read_sentences(local_folder(model) or Path(model), count)
     pipe = load_voice(model, device, dtype)
@@ -226,10 +256,7 @@ def video(
     from mmspec.models.loading import local_folder
 
     methods = choose_video_methods(method, quick)
-    if out is not None:
-        json_file, plot = json_file or out / "video.json", plot or out / "video.png"
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    json_file, plot = _targets("video", json_file, plot, out)
     samples = [(path, None) for path in source] if source else read_samples(local_folder(model) or Path(model))
     count = items if items is not None else 4 if quick else 16
     bench = VideoBench(model=model, methods=methods, samples=samples, items=count, seed=seed)
@@ -280,10 +307,7 @@ def vlm(
     from mmspec.vlm.items import QUESTIONS, read_items
 
     asked = choose_vlm_methods(method, quick)
-    if out is not None:
-        json_file, plot = json_file or out / "vlm.json", plot or out / "vlm.png"
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    json_file, plot = _targets("vlm", json_file, plot, out)
     chosen = first_of_each(
         read_items(questions or (local_folder(model) or Path(model)) / QUESTIONS), items or (2 if quick else None)
     )
@@ -299,6 +323,17 @@ def vlm(
     show(report.table())
     say("* what the checkpoint recommends")
     _finish(report, json_file, plot)
+
+
+def _targets(
+    suite: str, json_file: Path | None, plot: Path | None, out: Path | None
+) -> tuple[Path | None, Path | None]:
+    """Files for figures and chart, in the folder ``out`` where nothing else is said."""
+    if out is not None:
+        json_file, plot = json_file or out / f"{suite}.json", plot or out / f"{suite}.png"
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes PNG files, got {plot}.")
+    return json_file, plot
 
 
 def _finish(report: Any, json_file: Path | None, plot: Path | None) -> None:

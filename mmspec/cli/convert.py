@@ -157,6 +157,33 @@ def qwen3_tts(
     tell_files([output])
 
 
+@app.command("glm-ocr-mtp")
+def glm_ocr_mtp(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a GLM-OCR release, with config.json.")],
+    output: Annotated[Path, typer.Argument(help="Folder to make; must not exist or be empty.")],
+    dtype: Annotated[str | None, typer.Option(help="Type of the weights; default as stored.")] = None,
+) -> None:
+    """Convert the multi-token-prediction head of GLM-OCR, which transformers leaves out, to a drafter for that model.
+
+    [bold]Example[/]: mmspec convert glm-ocr-mtp GLM-OCR glm-ocr-mtp
+    """
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(f"{checkpoint} is no folder; name the folder of a release.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise FileExistsError(f"{output} exists and is not an empty folder. Name another, or remove it.")
+    from mmspec.checkpoints.glm_ocr_mtp import load_glm_ocr_mtp
+    from mmspec.models.transformers_loading import load_transformers_model
+    from mmspec.runner.device import pick_dtype
+
+    target = load_transformers_model(checkpoint)
+    number = None if dtype is None else pick_dtype(dtype)
+    load_glm_ocr_mtp(checkpoint, target=target, dtype=number).save_pretrained(output)
+    tell_files([output])
+    say(
+        f"Try: mmspec ask PICTURE 'Text Recognition:' --model {checkpoint} --drafter mtp --set drafter.weights={output}"
+    )
+
+
 def parse_size(text: str) -> int | tuple[int, int]:
     """``256`` or ``256x384`` as pixels; ValueError for anything else."""
     sides = text.lower().split("x")

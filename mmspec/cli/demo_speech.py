@@ -23,12 +23,25 @@ class Heard:
     drafted: Any
 
     @property
+    def speculative(self) -> Any:
+        return self.drafted
+
+    @property
     def equal(self) -> bool:
         return bool(self.plain.texts == self.drafted.texts and self.plain.tokens == self.drafted.tokens)
 
 
 def transcribe_samples(count: int, device: str = "auto", model: str = DEFAULT_SPEECH_MODEL) -> bool:
     """Transcribe ``count`` of the recordings that come with ``model`` and show the texts; returns whether all are equal.
+
+    Raises:
+        ValueError: If ``model`` comes without recordings.
+    """
+    return show_transcripts(hear_samples(count, device, model))
+
+
+def hear_samples(count: int, device: str = "auto", model: str = DEFAULT_SPEECH_MODEL) -> list[Heard]:
+    """``count`` of the recordings that come with ``model``, transcribed both ways.
 
     Raises:
         ValueError: If ``model`` comes without recordings.
@@ -40,10 +53,14 @@ def transcribe_samples(count: int, device: str = "auto", model: str = DEFAULT_SP
     pipe = load_recogniser(model, device)
     for speculate in (False, True):  # warm-up
         pipe(items[0].file, speculate=speculate)
-    heard = [
+    return [
         Heard(item.file.name, item.text, pipe(item.file, speculate=False), pipe(item.file))
         for item in items[::step][:count]
     ]
+
+
+def show_transcripts(heard: list[Heard]) -> bool:
+    """Print the transcripts and the verdict; returns whether all are equal."""
     show(table_of(heard))
     same, stats = sum(one.equal for one in heard), heard[0].drafted.stats
     say(

@@ -23,6 +23,8 @@ REQUIRED = ("torch", "torchaudio", "diffusers", "transformers", "accelerate", "s
 OPTIONAL = {
     "torchvision": "nothing in mmspec",
     "gradio": "the demo apps: pip install mmspec[demo]",
+    "matplotlib": "the figures of bench all: pip install mmspec[bench]",
+    "jiwer": "word errors in bench asr: pip install mmspec[bench]",
     "ray": "batch jobs on several processes: pip install mmspec[batch]",
     "resvg_py": "training on emoji: pip install mmspec[train]",
 }

@@ -47,6 +47,16 @@ def check_target(out: Path, count: int, overwrite: bool) -> None:
         raise NotADirectoryError(f"--out {out} is a file and no folder; name a folder or a .png file.")
 
 
+def unlinked(path: Path, out: Path) -> Path:
+    """``path``, where a link that lay in the folder ``out`` is removed: what is written must not leave the folder.
+
+    A file that the user named is ``out`` itself and may be a link.
+    """
+    if path != out and path.is_symlink():
+        path.unlink()
+    return path
+
+
 class PictureWriter:
     """Write the pictures of one run to ``out``.
 
@@ -75,6 +85,7 @@ class PictureWriter:
                 continue
 
     def _create(self, path: Path, content: bytes) -> Path:
+        path = unlinked(path, self.out) if self.overwrite else path
         with path.open("wb" if self.overwrite else "xb") as file:  # "x": two runs at once cannot take one name
             file.write(content)
         return path

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
-from mmspec.cli.files import slug
+from mmspec.cli.files import slug, unlinked
 from mmspec.cli.loading import load_voice, set_method
 from mmspec.cli.output import complain, say, tell_files
 
@@ -89,7 +89,7 @@ def speak(
         return
     output = pipe(texts, **asked)
     for number, target in enumerate(targets):
-        tell_files([output.save(target, number)])
+        tell_files([output.save(unlinked(target, out), number)])
     say(str(output.stats))
 
 

@@ -27,6 +27,7 @@ app.command("randar-export")(randar_export)
 VLM_HEADS = {
     "block": ("mmspec.training.vlm_drafter", "VlmDrafterConfig"),
     "eagle3": ("mmspec.training.vlm_eagle3", "VlmEagle3Config"),
+    "mtp": ("mmspec.training.vlm_mtp", "VlmMTPConfig"),
 }
 """Kind of drafter -> module and configuration of its recipe."""
 
@@ -157,8 +158,10 @@ def vlm_drafter(
         Path | None, typer.Option(help="Questions for other models, one JSON object a line: prompt, images, answer.")
     ] = None,
     held_out: Annotated[Path | None, typer.Option(help="Questions of the same form to measure on.")] = None,
-    head: Annotated[str, typer.Option(help="block or eagle3.")] = "block",
-    loss: Annotated[str | None, typer.Option(help="Of block drafters: ce, kd, erase, alr or alr-ira.")] = None,
+    head: Annotated[str, typer.Option(help="block, eagle3 or mtp.")] = "block",
+    loss: Annotated[
+        str | None, typer.Option(help="Of block drafters: ce, kd, erase, alr or alr-ira; of mtp: ce or kd.")
+    ] = None,
     steps: Steps = None,
     minutes: Minutes = None,
     batch_size: BatchSize = None,
@@ -169,7 +172,8 @@ def vlm_drafter(
 ) -> None:
     """Train a drafter for a vision-language model, in one process with the model itself.
 
-    A block drafter (DFlash, GLANCE) drafts a block in one forward; an EAGLE-3 head drafts token by token.
+    A block drafter (DFlash, GLANCE) drafts a block in one forward; an EAGLE-3 head and a recursive MTP
+    head (FastMTP) draft token by token.
 
     [bold]Example[/]: mmspec train vlm-drafter --target runs/vlm/pipeline --data vlm-data --output runs/block --minutes 15
     """
@@ -179,8 +183,8 @@ def vlm_drafter(
     }  # fmt: skip
     if head not in VLM_HEADS:
         raise ValueError(f"Unknown --head {head!r}; choose one of {', '.join(VLM_HEADS)}.")
-    if head == "block":
+    if head != "eagle3":
         given["loss"] = loss
     elif loss is not None:
-        raise ValueError(f"--loss is for block drafters; a head {head!r} has one loss only.")
+        raise ValueError(f"--loss is for block drafters and MTP heads; a head {head!r} has one loss only.")
     run_recipe(*VLM_HEADS[head], given, device, settings)

@@ -98,6 +98,7 @@ def export(
         Path | None, typer.Option(help="Output of 'mmspec train vlm-drafter --head eagle3', to come along.")
     ] = None,
     losses: Annotated[Path | None, typer.Option(help="Output of 'mmspec train vlm losses', for the card.")] = None,
+    assessment: Annotated[Path | None, typer.Option(help="Text file with a paragraph for the card.")] = None,
     num_nodes: Annotated[int | None, typer.Option(help="Nodes of the recommended drafts.")] = None,
 ) -> None:
     """Put target and drafters together as a checkpoint with questions, card and notice.
@@ -106,6 +107,6 @@ def export(
     """
     given = {
         "data": data, "run": run, "block": block, "output": output, "eagle3": eagle3, "losses": losses,
-        "num_nodes": num_nodes,
+        "assessment": assessment, "num_nodes": num_nodes,
     }  # fmt: skip
     run_recipe("mmspec.training.vlm_ship", "VlmShipConfig", given, "cpu", None)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
+from mmspec.cli.files import unlinked
 from mmspec.cli.loading import load_recogniser
 from mmspec.cli.output import complain, say, tell_files
 
@@ -68,7 +69,7 @@ def transcribe(
         done.append((file, output))
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(rendered(file, output, kind) + "\n")
+            unlinked(target, out or target).write_text(rendered(file, output, kind) + "\n")
             tell_files([target])
         elif kind != "json":
             say(rendered(file, output, kind) if len(files) == 1 else f"{file}: {output.texts[0]}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.cli import options
-from mmspec.cli.files import slug
+from mmspec.cli.files import slug, unlinked
 from mmspec.cli.image import check_method
 from mmspec.cli.loading import load_video_pipeline, set_method
 from mmspec.cli.output import complain, say, tell_files
@@ -72,6 +72,7 @@ def video(
     )  # fmt: skip
     for path, content in zip(targets, output.frames, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
+        path = unlinked(path, out) if overwrite else path
         with path.open("wb" if overwrite else "xb") as file:  # "x": two runs at once cannot take one name
             file.write(content)
         tell_files([path])

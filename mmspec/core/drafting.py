@@ -15,7 +15,8 @@ class DraftSession(Protocol):
     """One decoding session of a drafter over B rows. It reads the context only, row by row.
 
     A session with an attribute ``revisable`` that is true learns of a draft the outcome alone, so that drafts may be revised
-    before they are verified.
+    before they are verified. One with an attribute ``clock``, a :class:`mmspec.core.timing.NetworkClock`, tells how long its
+    own network runs.
     """
 
     forwards: int

@@ -168,6 +168,8 @@ class SpeculativeDecoder:
             # the one host synchronisation of a round
             numbers = torch.stack([verdict.num_accepted, kept, reason, self._drafted(draft, kept)]).tolist()
             stats.seconds["model"] += timer.seconds()
+            if (clock := getattr(self.drafter, "clock", None)) is not None:
+                stats.seconds["draft_model"] = clock.seconds()
             stats.widths[draft.num_nodes] = stats.widths.get(draft.num_nodes, 0) + 1
             self.controller.observe(RoundReport(draft.num_nodes, numbers[1], timer.seconds(), drafting.seconds()))
             self._tally(numbers, verdict)

@@ -31,6 +31,7 @@ from mmspec.core.stats import DecodeStats, RowStats
 from mmspec.core.stopping import FinishReason
 from mmspec.core.target import TargetOutput
 from mmspec.core.timing import DeviceTimer
+from mmspec.core.trace import Round
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class ScheduledDecoder:
         self._exists = [True] + [False] * (self.num_cells - 1)  # which cells have their token
         self._forwards = self._prepare(device)
         self._timers: list[DeviceTimer] = []
-        self.stats.rows = [RowStats(tokens=1) for _ in range(rows)]
+        self.stats.rows = [RowStats(tokens=1, trace=[Round(0, 0, 1)]) for _ in range(rows)]
         self._draw(torch.zeros(1, dtype=torch.long, device=device), logits)
         if self._complete:
             for row in self.stats.rows:

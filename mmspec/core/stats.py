@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.stopping import FinishReason
+from mmspec.core.trace import Round
 from mmspec.core.verify import Guarantee
 
 
@@ -17,7 +18,7 @@ class RowStats:
     """Counts of one row. ``tokens`` includes the first one, which the prefill yields.
 
     ``step_tv`` is the sum of the total variations of its steps, or an unbiased estimate of it, ``regret`` the log-probability given up for drafts;
-    both are 0 under lossless rules.
+    both are 0 under lossless rules. ``trace`` has an entry for each forward in order, see :mod:`mmspec.core.trace`.
     """
 
     tokens: int = 0
@@ -27,6 +28,7 @@ class RowStats:
     finish_reason: str = "running"
     step_tv: float = 0.0
     regret: float = 0.0
+    trace: list[Round] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def acceptance_length(self) -> float:
@@ -46,7 +48,7 @@ class DecodeStats:
         draft_forwards: Sequential forwards of a draft model.
         acceptance_by_depth: Share of the rounds in which the draft token of depth d + 1 was accepted and emitted.
         seconds: Wall time of the parts: ``model`` (target forwards), ``draft``, ``accept``, ``commit``, ``other``,
-            and ``total``; pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
+            and ``total``; ``draft_model`` is the part of ``draft`` that a drafter's own network takes. Pipelines add ``encode`` and ``decode`` outside ``total``, as is ``measure``, the time of
             measuring the deviation of a heuristic, whose forwards are not counted either.
         seeds: Seed of each row; run one alone to get the same sample again.
         step_tv_bound: Total variation that no step exceeds, where the rule promises one.
@@ -150,6 +152,7 @@ class DecodeStats:
         counts.tokens += emitted
         counts.drafted += drafted
         counts.accepted += accepted
+        counts.trace.append(Round(drafted, accepted, emitted))
         if reason:
             counts.finish_reason = FinishReason(reason).name.lower()
         for depth in range(drafted):
@@ -239,6 +242,6 @@ def join_stretches(parts: list[DecodeStats]) -> DecodeStats:
 def _add_rows(rows: list[RowStats]) -> RowStats:
     total = RowStats(finish_reason=rows[-1].finish_reason)
     for row in rows:
-        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret"):
+        for name in ("tokens", "rounds", "drafted", "accepted", "step_tv", "regret", "trace"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
     return total

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -37,3 +39,27 @@ class DeviceTimer:
         if self._events:
             return self._events[0].elapsed_time(self._events[1]) / 1e3
         return self._ended - self._began
+
+
+class NetworkClock:
+    """Seconds that a drafter's own network runs, summed over its forwards; read them once the host has synchronised."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._open: list[DeviceTimer] = []
+        self._total = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time the work that is issued inside."""
+        timer = DeviceTimer(self._device)
+        timer.start()
+        yield
+        timer.stop()
+        self._open.append(timer)
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        self._total += sum(timer.seconds() for timer in self._open)
+        self._open.clear()
+        return self._total

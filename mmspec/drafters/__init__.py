@@ -11,6 +11,7 @@ DRAFTERS = Registry(
         "feature": "mmspec.drafters.feature:FeatureDrafter",
         "jacobi": "mmspec.drafters.jacobi:JacobiDrafter",
         "model": "mmspec.drafters.model:ModelDrafter",
+        "mtp": "mmspec.drafters.mtp:MTPDrafter",
         "ngram": "mmspec.drafters.ngram:NGramDrafter",
         "residual": "mmspec.speech.residual_drafter:ResidualDrafter",
         "scaffold": "mmspec.drafters.scaffold:ScaffoldDrafter",

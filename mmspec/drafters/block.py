@@ -26,6 +26,7 @@ from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import DraftSetup, check_controller, check_positive
 from mmspec.drafters.block_network import BlockLayer, MarkovCorrection, rotary_at
 from mmspec.drafters.block_session import BlockSession
+from mmspec.drafters.compression import compressor_of
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.models.layers import RMSNorm
 
@@ -47,8 +48,13 @@ class BlockDrafter(DrafterNetwork):
         norm_eps, rope_theta: Of the layers.
         markov_rank: Rank of a correction of each slot's logits by the token before it; 0 has none. Trees are then built of
             the corrected probabilities.
+        compression: How the slots of pictures become fewer in the drafter's context, see
+            :mod:`mmspec.drafters.compression`; ``None`` keeps them all.
+        compression_ratio: Slots of a picture for which one remains.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree: See the module's table; ``chain`` or ``dynamic``.
+        num_slots: Slots that are run, the newest token's among them; fewer than ``block_size`` cost less and draft less far.
+            ``None`` runs the whole block, as in training.
         num_nodes: Most nodes of a draft, root included.
         branching: Candidates of a depth.
         graft: Nodes of a tree that may go to a copy of what followed the last tokens before, in prompt or answer (prompt
@@ -83,9 +89,12 @@ class BlockDrafter(DrafterNetwork):
         norm_eps: float = 1e-6,
         rope_theta: float = 1e6,
         markov_rank: int = 0,
+        compression: str | None = None,
+        compression_ratio: int = 4,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
+        num_slots: int | None = None,
         num_nodes: int = 32,
         branching: int = 8,
         graft: int = 0,
@@ -104,6 +113,8 @@ class BlockDrafter(DrafterNetwork):
             raise ValueError(f"`graft` must lie in [0, {num_nodes}), below `num_nodes`, got {graft!r}.")
         if block_size < 2:
             raise ValueError(f"`block_size` must be at least 2, the newest token and one to draft, got {block_size}.")
+        if num_slots is not None and not 2 <= num_slots <= block_size:
+            raise ValueError(f"`num_slots` must lie in [2, {block_size}], up to `block_size`, got {num_slots}.")
         if num_heads % num_kv_heads or head_dim % 2:
             raise ValueError(f"`num_heads` ({num_heads}) must be a multiple of `num_kv_heads`, `head_dim` even.")
         if not taps or sorted(set(taps)) != list(taps) or taps[0] < 1:
@@ -117,9 +128,15 @@ class BlockDrafter(DrafterNetwork):
         sizes = (hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([BlockLayer(*sizes) for _ in range(num_layers)])
         self.norm = RMSNorm(hidden_size, norm_eps)
+        self.compressor = compressor_of(compression, compression_ratio, hidden_size)
         if markov_rank:
             check_positive("markov_rank", markov_rank)
             self.markov = MarkovCorrection(vocab_size, markov_rank)
+
+    @property
+    def slots(self) -> int:
+        """Slots that are run."""
+        return int(self.config.num_slots or self.config.block_size)
 
     @property
     def max_siblings(self) -> int:  # type: ignore[override] # it depends on the settings
@@ -128,8 +145,7 @@ class BlockDrafter(DrafterNetwork):
 
     @property
     def max_nodes(self) -> int:
-        longest = self.config.block_size
-        return min(self.config.num_nodes, longest) if self.config.tree == "chain" else self.config.num_nodes
+        return min(self.config.num_nodes, self.slots) if self.config.tree == "chain" else self.config.num_nodes
 
     def nodes_within(self, budget: int) -> int:
         return self.max_nodes

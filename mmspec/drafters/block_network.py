@@ -101,18 +101,22 @@ class MarkovCorrection(nn.Module):
 
 
 def rotary_at(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (R, 1, N, P) at ``positions`` (R, N), halves of a head rotated against one another."""
+    """Cosines and signed sines (R, 1, N, P) at ``positions`` (R, N), halves of a head rotated against one another."""
+    return rotary_of(positions[..., None], head_dim, theta)
+
+
+def rotary_of(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """As :func:`rotary_at` for a position of each frequency (R, N, P / 2), or of all (R, N, 1)."""
     place = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    angles = positions[..., None].float() * theta ** (-place / head_dim)
-    angles = torch.cat([angles, angles], dim=-1)[:, None]
-    return angles.cos(), angles.sin()
+    angles = positions.float() * theta ** (-place / head_dim)
+    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+    return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate ``x`` (R, H, N, P)."""
-    cosine, sine = rotary
-    first, second = x.chunk(2, dim=-1)
-    return (x * cosine + torch.cat([-second, first], dim=-1) * sine).to(x.dtype)
+    cosine, signed_sine = rotary
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), signed_sine).to(x.dtype)
 
 
 def default_taps(num_layers: int, count: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mmspec.core.draft import Draft, DraftLaw
 from mmspec.core.sampling import process
 from mmspec.core.target import TargetOutput
+from mmspec.core.timing import NetworkClock
 from mmspec.core.trees import TokenTree, conditional_tree, joined_trees, marginal_tree
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import DraftSetup
@@ -41,22 +42,33 @@ class BlockSession:
         self.max_new_tokens = setup.max_new_tokens
         self.device, self.dtype = drafter.device, drafter.dtype  # asked once: both walk through all parameters
         self.width = self.model.prompt.width
-        capacity = self.width + setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
+        self.room = setup.max_new_tokens + max(self.config.block_size, drafter.max_nodes)
+        capacity = self.width + self.room
         self.cache = SpecCache(setup.num_rows, capacity, self.device)
+        self.removed = torch.zeros_like(self.cache.lengths)  # slots of each prompt that others stand for
         places = torch.arange(capacity, device=self.device)
         self.cosine, self.sine = (part[0, 0] for part in drafter.rotary(places[None]))  # (capacity, P)
         self.lookup = NGramSession(_SUFFIX, setup)
         self.forwards = 0
+        self.clock = NetworkClock(self.device)
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         assert output.hidden is not None
-        self._append(output.hidden, self.width)
+        read = self.drafter.read_context(output.hidden.to(self.device, self.dtype))
+        length = self.model.prompt.length.to(self.device)
+        places = torch.arange(self.width, device=self.device).expand(len(length), -1)
+        if self.drafter.compressor is not None:
+            shorter = self.drafter.compressor([read], self.model.visual.to(self.device), length)
+            [read], places = shorter.parts, shorter.places
+            self.removed, length, self.width = length - shorter.count, shorter.count, read.shape[1]
+            self.cache = SpecCache(len(length), self.width + self.room, self.device)
+        self._write(read, self._rotary_at(places), self.width)
         # the states of right padding are overwritten by those of the first new tokens
-        self.cache.lengths = self.model.prompt.length.to(self.device)
+        self.cache.lengths = length
 
     def propose(self, context: RoundContext, width: int) -> Draft:
         room = self.max_new_tokens - context.lowest - 1  # draft tokens that the row with the most room can use
-        depth = min(self.config.block_size - 1, room)
+        depth = min(self.drafter.slots - 1, room)
         if width < 2 or depth < 1:
             return Draft(context.root[:, None], DraftLaw.DETERMINISTIC)
         logits = self._block(context)[:, :depth]
@@ -99,7 +111,7 @@ class BlockSession:
 
     def _block(self, context: RoundContext) -> Tensor:
         """Logits (B, K, V) of the slots behind the newest tokens, masked as the target's."""
-        size = self.config.block_size
+        size = self.drafter.slots
         tokens = torch.full((len(context.root), size), self.config.mask_token_id, device=context.root.device)
         tokens[:, 0] = context.root
         embeddings = self.model.embed_tokens(tokens).to(self.device, self.dtype)
@@ -109,11 +121,12 @@ class BlockSession:
             seen = torch.arange(visible, device=self.device) < self.cache.lengths[:, None] + size  # (B, S)
             mask = seen[:, None, None].expand(-1, 1, size, -1)
         self.cache.plan(size, visible)
-        states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
+        with self.clock.running():
+            states = self.drafter(embeddings, self._rotary(size), mask, self.cache)
+            logits = self.model.logits(states[:, 1:].to(self.model.device, self.model.dtype))
         self.forwards += 1
         order = context.generated[:, None] + torch.arange(size - 1, device=context.root.device)
-        states = states[:, 1:].to(self.model.device, self.model.dtype)
-        return self.target.law(self.model.logits(states), order)
+        return self.target.law(logits, order)
 
     def _rank(self, context: RoundContext, logits: Tensor) -> Tensor:
         """What orders the candidates of each depth (B, K, V)."""
@@ -178,13 +191,17 @@ class BlockSession:
         if verdict.path is not None:
             path = verdict.path[:, :steps]
             hidden = output.hidden.gather(1, path[..., None].expand(-1, -1, output.hidden.shape[2]))
-        self._append(hidden, self.width + context.highest - 1 + steps)
+        with self.clock.running():
+            self._append(hidden, self.width + context.highest - 1 + steps)
         self.cache.lengths = self.cache.lengths + (accepted + 1).to(self.device)
 
     def _append(self, features: Tensor, visible: int) -> None:
         """Write the keys and values of the states ``features`` (B, N, T * D) behind each row's context."""
         read = self.drafter.read_context(features.to(self.device, self.dtype))
-        rotary = self._rotary(read.shape[1])
+        self._write(read, self._rotary(read.shape[1]), visible)
+
+    def _write(self, read: Tensor, rotary: tuple[Tensor, Tensor], visible: int) -> None:
+        """Write the keys and values of context (B, N, D) behind that of each row."""
         self.cache.plan(read.shape[1], visible)
         layers: Any = self.drafter.layers
         for index, layer in enumerate(layers):
@@ -193,11 +210,14 @@ class BlockSession:
 
     def _rotary(self, count: int) -> tuple[Tensor, Tensor]:
         """What heads are rotated by in the next ``count`` slots of each row."""
-        places = self.cache.lengths[:, None] + torch.arange(count, device=self.device)
+        return self._rotary_at((self.cache.lengths + self.removed)[:, None] + torch.arange(count, device=self.device))
+
+    def _rotary_at(self, places: Tensor) -> tuple[Tensor, Tensor]:
         # rows behind the longest one's padding are never read; they only need a legal place
         places = places.clamp_max(len(self.cosine) - 1)
         return self.cosine[places][:, None], self.sine[places][:, None]
 
     def select_rows(self, rows: Tensor) -> None:
         self.cache.select_rows(rows.to(self.device))
+        self.removed = self.removed[rows.to(self.device)]
         self.lookup.select_rows(rows)

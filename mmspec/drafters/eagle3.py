@@ -24,6 +24,7 @@ from mmspec.core.draft import DraftLaw
 from mmspec.core.drafting import DraftSession
 from mmspec.drafters.base import DraftSetup, check_controller, check_positive
 from mmspec.drafters.block_network import BlockAttention, BlockFeedForward, rotary_at
+from mmspec.drafters.compression import compressor_of
 from mmspec.drafters.pairs import PairDrafter, check_shape
 from mmspec.models.layers import RMSNorm
 from mmspec.runner.features import FeatureModel
@@ -59,6 +60,9 @@ class Eagle3Drafter(PairDrafter):
         norm_before_residual: Whether the residual stream begins with the normalised state.
         tap_norms: Whether the state of each layer is normalised before they are joined (EAGLE-3.1).
         norm_output: Whether what is fed back is normalised (EAGLE-3.1).
+        compression: How the slots of pictures become fewer in the drafter's context, see
+            :mod:`mmspec.drafters.compression`; ``None`` keeps them all.
+        compression_ratio: Slots of a picture for which one remains.
         target: Fingerprint of the target, see :mod:`mmspec.drafters.fingerprint`; ``None`` checks sizes only.
         mode, tree, num_nodes, depth, beam, branching, choices, calibration, controller, prior: As for
             :class:`~mmspec.drafters.feature.FeatureDrafter`.
@@ -88,6 +92,8 @@ class Eagle3Drafter(PairDrafter):
         norm_before_residual: bool = False,
         tap_norms: bool = False,
         norm_output: bool = False,
+        compression: str | None = None,
+        compression_ratio: int = 4,
         target: dict[str, Any] | None = None,
         mode: str = "top-k",
         tree: str = "dynamic",
@@ -121,6 +127,7 @@ class Eagle3Drafter(PairDrafter):
         self.midlayer = PairLayer(hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, norm_eps)
         self.norm = RMSNorm(hidden_size, norm_eps)
         self.lm_head = nn.Linear(hidden_size, drafted, bias=False)
+        self.compressor = compressor_of(compression, compression_ratio, hidden_size)
         if draft_vocab_size is not None:
             # how much larger the token is in the target's vocabulary
             self.register_buffer("d2t", torch.zeros(drafted, dtype=torch.long))
@@ -178,7 +185,7 @@ class Eagle3Drafter(PairDrafter):
         Args:
             embeddings: Embeddings of the tokens (R, N, D).
             features: Projected states of the slots before them, or the drafter's own (R, N, D).
-            rotary: Cosines and sines at the tokens' positions, each (R, 1, N, P).
+            rotary: Cosines and signed sines at the tokens' positions, each (R, 1, N, P).
             mask: Boolean or additive mask broadcastable to (R, H, N, S).
             cache: Object with ``update(key, value, layer)``.
         """

@@ -109,7 +109,7 @@ class FeatureDrafter(PairDrafter):
             raise ValueError("`replacement` needs `tree` 'static'; the siblings of a sampled beam are all different.")
         if hidden_size % num_heads:
             raise ValueError(f"`hidden_size` ({hidden_size}) must be a multiple of `num_heads` ({num_heads}).")
-        self.mask_padding = mask_padding
+        self.mask_padding, self.compressor = mask_padding, None
         self.joint = nn.Linear(2 * hidden_size, hidden_size, bias=joint_bias)
         sizes = (hidden_size, num_heads, num_kv_heads or num_heads, intermediate_size, norm_eps)
         self.layers = nn.ModuleList([Block(*sizes, input_norm=input_norm or index > 0) for index in range(num_layers)])

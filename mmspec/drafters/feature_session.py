@@ -50,6 +50,7 @@ class FeatureSession:
         self.depth = 0  # of the deepest node of the last draft
         self.proposed: Draft | None = None
         self.forwards = 0
+        self.clock = self.runner.clock
 
     def start(self, context: RoundContext, output: TargetOutput) -> None:
         assert output.hidden is not None

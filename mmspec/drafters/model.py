@@ -22,6 +22,7 @@ from mmspec.core.drafting import DraftSession
 from mmspec.core.noise import Stream
 from mmspec.core.sampling import draw, process
 from mmspec.core.target import DraftTarget, TargetOutput
+from mmspec.core.timing import NetworkClock
 from mmspec.core.verify import RoundContext, Verdict
 from mmspec.drafters.base import Drafter, DraftSetup, check_controller, check_positive, make_controller
 
@@ -109,6 +110,7 @@ class ModelSession:
     def __init__(self, target: DraftTarget, needs_law: bool) -> None:
         self.target, self.needs_law = target, needs_law
         self.forwards = 0
+        self.clock = NetworkClock(target.device)
         self.missing = 1
         self.drafted = 0
 
@@ -138,7 +140,8 @@ class ModelSession:
     def _forward(self, feed: Tensor, longest: int) -> Tensor:
         """Feed ``feed`` (B, n) and keep it: the law of the next token (B, V)."""
         there = feed.to(self.target.device)  # the draft model may sit on another device
-        output = self.target.verify(Draft(there, DraftLaw.DETERMINISTIC), longest)
+        with self.clock.running():
+            output = self.target.verify(Draft(there, DraftLaw.DETERMINISTIC), longest)
         kept = torch.full_like(there[:, 0], there.shape[1])
         self.target.commit(Verdict(kept - 1, there[:, -1], there), kept)
         self.forwards += 1

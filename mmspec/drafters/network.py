@@ -73,8 +73,8 @@ class DrafterNetwork(StrictModelMixin, ConfigMixin, Drafter):
         if self.config.target is not None:
             check_fingerprint(self.config.target, network)
 
-    def check_taps(self, setup: DraftSetup) -> None:
-        """Raise ValueError unless the target of ``setup`` hands out the states of the layers ``config.taps``."""
+    def check_states(self, setup: DraftSetup) -> None:
+        """Raise ValueError unless the target of ``setup`` hands out the states of its layers."""
         model, name = getattr(setup.runner, "model", None), type(self).__name__
         if model is None or not hasattr(model, "taps"):
             raise ValueError(
@@ -83,6 +83,11 @@ class DrafterNetwork(StrictModelMixin, ConfigMixin, Drafter):
             )
         if setup.runner.guidance.branches > 1:
             raise ValueError(f"{name} drafts for targets without guidance only.")
+
+    def check_taps(self, setup: DraftSetup) -> None:
+        """Raise ValueError unless the target of ``setup`` hands out the states of the layers ``config.taps``."""
+        self.check_states(setup)
+        model = setup.runner.model
         if self.config.taps[-1] >= model.num_layers:
             raise ValueError(
                 f"`taps` {list(self.config.taps)} must be below the {model.num_layers} layers of the target, whose last "

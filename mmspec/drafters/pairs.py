@@ -14,6 +14,7 @@ from torch import Tensor
 from mmspec.core.draft import DraftLaw
 from mmspec.core.trees import static_tree
 from mmspec.drafters.base import DraftSetup
+from mmspec.drafters.compression import Shortened, VisualCompressor
 from mmspec.drafters.feature_session import FeatureSession
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.runner.features import FeatureModel, FeatureRunner
@@ -36,6 +37,7 @@ class PairDrafter(DrafterNetwork):
     """
 
     mask_padding: bool = True
+    compressor: VisualCompressor | None
 
     @abstractmethod
     def embed(self, tokens: Tensor, model: FeatureModel) -> Tensor:
@@ -48,6 +50,20 @@ class PairDrafter(DrafterNetwork):
     def read_states(self, hidden: Tensor) -> Tensor:
         """What the network reads (R, N, D) of the target's states ``hidden``."""
         return hidden
+
+    def shorten(self, features: Tensor, embeddings: Tensor, visual: Tensor, count: Tensor) -> Shortened | None:
+        """Pairs of a text with fewer of them inside pictures; ``None`` where all are kept.
+
+        Args:
+            features: What the network reads of the states (R, P, D).
+            embeddings: Embeddings of the tokens behind them (R, P, D).
+            visual: Which slots of the text belong to pictures (R, P + 1).
+            count: Real pairs of each row (R,).
+        """
+        if self.compressor is None:
+            return None
+        # the pair at the end of a picture holds the word behind it, which must not be mixed
+        return self.compressor([features, embeddings], visual[:, :-1] & visual[:, 1:], count)
 
     def rotary(self, slots: Tensor, offset: Tensor, model: FeatureModel) -> tuple[Tensor, Tensor]:
         """What heads are rotated by for tokens at ``slots`` (R, N), by default as the target's.

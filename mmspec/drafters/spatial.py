@@ -75,7 +75,7 @@ class SpatialDrafter(DrafterNetwork):
     """
 
     law = DraftLaw.COUPLED
-
+    max_siblings = 1
     folder = FOLDER
     recipe = "mmspec train spatial-heads"
 

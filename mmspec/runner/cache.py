@@ -24,6 +24,7 @@ class SpecCache:
         lengths: Committed slots of each row (R,).
         start: First slot of each row (R,); earlier ones are left padding and never attended.
         visible: Slots that the running forward reads.
+        static: Whether forwards are compiled, so that no slot may be a number of Python's.
     """
 
     def __init__(self, num_rows: int, capacity: int, device: torch.device) -> None:
@@ -34,6 +35,8 @@ class SpecCache:
         self.values: list[Tensor] = []
         self._flat = self.lengths
         self._rows: Tensor | None = None
+        self._first: int | None = None
+        self.static = False
         self.visible = 0
 
     @property
@@ -53,6 +56,9 @@ class SpecCache:
         first = rows * self.capacity + (self.lengths if only is None else self.lengths[only])
         self._flat = (first[:, None] + nodes).flatten()
         self._rows, self.visible = only, visible
+        # a single row is written in one piece; elsewhere than here its length would cost a synchronisation
+        alone = self.num_rows == 1 and offsets is None and only is None and self.lengths.device.type == "cpu"
+        self._first = int(self.lengths[0]) if alone and not self.static else None
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Store ``key`` and ``value`` (R, H, N, P) of ``layer``; return the visible (R, H, S', P), of planned rows only."""
@@ -61,6 +67,11 @@ class SpecCache:
             # zeros, since 0 * nan from an unwritten slot would poison the row even where the mask hides it
             self.keys.append(key.new_zeros(*shape, key.shape[-1]))
             self.values.append(value.new_zeros(*shape, value.shape[-1]))
+        if (first := self._first) is not None:
+            for store, new in ((self.keys[layer], key), (self.values[layer], value)):
+                store[0, first : first + new.shape[2]] = new[0].transpose(0, 1)
+            stores = self.keys[layer], self.values[layer]
+            return stores[0][:, : self.visible].transpose(1, 2), stores[1][:, : self.visible].transpose(1, 2)
         pair = []
         for store, new in ((self.keys[layer], key), (self.values[layer], value)):
             store.flatten(0, 1).index_copy_(0, self._flat, new.transpose(1, 2).flatten(0, 1))

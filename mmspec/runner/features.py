@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mmspec.core.timing import NetworkClock
 from mmspec.runner.cache import SpecCache
 from mmspec.runner.runner import DecoderModel, Runner
 
@@ -40,6 +41,15 @@ class FeatureModel(DecoderModel, Protocol):
         ...
 
 
+class ShorterPairs(Protocol):
+    """Pairs of which some stand for several: states and embeddings ``parts``, each (R, N, D), the ``places`` (R, N) of the pairs
+    that they stand for, and how many each row has (R,)."""
+
+    parts: list[Tensor]
+    places: Tensor
+    count: Tensor
+
+
 class FeatureNetwork(Protocol):
     """What predicts states from pairs."""
 
@@ -57,6 +67,10 @@ class FeatureNetwork(Protocol):
 
     def read_states(self, hidden: Tensor) -> Tensor:
         """What the network reads (R, N, D) of the target's states ``hidden`` (R, N, ...)."""
+        ...
+
+    def shorten(self, features: Tensor, embeddings: Tensor, visual: Tensor, count: Tensor) -> ShorterPairs | None:
+        """The pairs of prompts with fewer of them inside pictures; ``None`` where all are kept."""
         ...
 
     def rotary(self, slots: Tensor, offset: Tensor, model: FeatureModel) -> tuple[Tensor, Tensor]:
@@ -97,11 +111,14 @@ class FeatureRunner:
         prompt = self.model.prompt
         self.device = network.device
         self.forwards = 0
+        self.clock = NetworkClock(self.device)
+        self._room = max_new_tokens + max_pairs
         self._home = self.model.device  # of the target and of the drafts
         self._width, self._first = prompt.width, prompt.first
         self._prompt_lengths = prompt.length.to(self.device)
         self._offset = prompt.position_offset.to(self.device)
-        self.cache = SpecCache(len(prompt.length), prompt.width + max_new_tokens + max_pairs, self.device)
+        self._removed = torch.zeros_like(self._offset)  # pairs of each prompt that others stand for
+        self.cache = SpecCache(len(prompt.length), prompt.width + self._room, self.device)
         self.cache.start = prompt.start.to(self.device)
         if not network.mask_padding:
             self.cache.start = torch.full_like(self.cache.start, self._first)
@@ -117,12 +134,28 @@ class FeatureRunner:
         features = self.network.read_states(self._here(hidden))
         self.cache.lengths = torch.full_like(self._prompt_lengths, self._first)
         if features.shape[1] > 1:
-            embeddings = self._here(self.network.embed_prompt(self.model))
-            self._forward(features[:, :-1], embeddings, self._width - 1)
+            self._read_prompts(features[:, :-1], self._here(self.network.embed_prompt(self.model)))
         # pairs of right padding are overwritten by the first ones of the output
-        self.cache.lengths = self._prompt_lengths - 1
+        self.cache.lengths = self._prompt_lengths - 1 - self._removed
         last = (self._prompt_lengths - 1 - self._first)[:, None, None].expand(-1, 1, hidden.shape[2])
         self.queue(hidden.gather(1, last.to(hidden.device)), first[:, None], torch.ones_like(first))
+
+    def _read_prompts(self, features: Tensor, embeddings: Tensor) -> None:
+        """Run the pairs of the prompts, or the fewer ones that stand for them."""
+        visual = getattr(self.model, "visual", None)
+        shorter = None
+        if visual is not None:
+            shorter = self.network.shorten(features, embeddings, visual.to(self.device), self._prompt_lengths - 1)
+        if shorter is None:
+            self._forward(features, embeddings, self._width - 1)
+            return
+        size = shorter.places.shape[1]
+        self._removed, self._width = self._prompt_lengths - 1 - shorter.count, size + 1
+        self.cache = SpecCache(len(shorter.count), self._width + self._room, self.device)
+        seen = torch.ones(size, size, dtype=torch.bool, device=self.device).tril().expand(len(shorter.count), -1, -1)
+        self.cache.plan(size, size)
+        features, embeddings = shorter.parts
+        self._run(features, embeddings, shorter.places + 1, seen)
 
     def queue(self, features: Tensor, tokens: Tensor, count: Tensor) -> None:
         """Remember true pairs: the target's states ``features`` (R, Q, ...), tokens (B, Q), of which the first ``count`` (B,) are."""
@@ -181,7 +214,7 @@ class FeatureRunner:
         inside = (node >= 0) & (node < paths.shape[2])
         index = node.clamp(0, paths.shape[2] - 1)[:, None].expand(-1, tokens.shape[1], -1)
         seen = past[:, None] | (self._here(paths).repeat(branches, 1, 1).gather(2, index) & inside[:, None])
-        position = (true + depth)[:, None].expand(-1, tokens.shape[1])
+        position = (true + self._removed + depth)[:, None].expand(-1, tokens.shape[1])
         self.cache.lengths = true + earlier
         self.cache.plan(tokens.shape[1], len(slots))
         self.cache.lengths = true
@@ -194,6 +227,7 @@ class FeatureRunner:
         model_rows = torch.cat([rows + branch * samples for branch in range(self.guidance.branches)]).to(self.device)
         self.cache.select_rows(model_rows)
         self._offset, self._features = self._offset[model_rows], self._features[model_rows]
+        self._removed = self._removed[model_rows]
         self._tokens, self._queued = self._tokens[rows], self._queued[rows]
 
     def _clear_queue(self) -> None:
@@ -215,7 +249,7 @@ class FeatureRunner:
         key = torch.arange(visible, device=self.device)
         seen = (key <= query[..., None]) & (key >= start[:, None, None]) | (key == query[..., None])
         self.cache.plan(count, visible)
-        return self._run(features, embeddings, query + 1, seen)
+        return self._run(features, embeddings, query + self._removed[:, None] + 1, seen)
 
     def _run(self, features: Tensor, embeddings: Tensor, position: Tensor, seen: Tensor) -> Tensor:
         self.forwards += 1
@@ -223,14 +257,16 @@ class FeatureRunner:
         cosine, sine = (self._here(part, keep_type=True) for part in rotary)
         mask = torch.zeros(seen.shape, dtype=self.network.dtype, device=self.device)
         mask = mask.masked_fill_(~seen, -torch.inf)[:, None]
-        return self.network(embeddings, features, (cosine, sine), mask, self.cache)
+        with self.clock.running():
+            return self.network(embeddings, features, (cosine, sine), mask, self.cache)
 
     def _predict(self, states: Tensor, order: Tensor) -> Tensor:
         """Logits (B, N, V), guided and masked as the target's, after pairs with ``states`` (R, N, D).
 
         ``order`` (B, 1) numbers what they predict.
         """
-        logits = self.network.predict(states, self.model).to(self._home)
+        with self.clock.running():
+            logits = self.network.predict(states, self.model).to(self._home)
         return self.target.law(logits, order.expand(-1, states.shape[1]))
 
     def _here(self, tensor: Tensor, keep_type: bool = False) -> Tensor:

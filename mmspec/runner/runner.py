@@ -109,7 +109,7 @@ class Runner:
         if buckets:
             capacity = -(-capacity // self.slot_bucket) * self.slot_bucket
         self.cache = SpecCache(len(model.prompt.start), capacity, model.device)
-        self.cache.start = model.prompt.start
+        self.cache.start, self.cache.static = model.prompt.start, buckets
         self._generated = torch.zeros(
             len(model.prompt.start) // guidance.branches, dtype=torch.long, device=model.device
         )
@@ -145,23 +145,39 @@ class Runner:
         return output
 
     def verify(self, draft: Draft, longest: int) -> TargetOutput:
-        num_nodes = draft.num_nodes
-        tokens, depth, ancestors = draft.tokens, draft.depth, draft.ancestors
-        if (padding := self._nodes(num_nodes) - num_nodes) > 0:
+        num_nodes, branches = draft.num_nodes, self.guidance.branches
+        tokens, padding = draft.tokens, self._nodes(num_nodes) - num_nodes
+        if padding > 0:
             tokens = torch.nn.functional.pad(tokens, (0, padding))
-            depth = torch.nn.functional.pad(depth, (0, padding))
-            ancestors = torch.nn.functional.pad(ancestors, (0, padding, 0, padding))
-            ancestors[:, num_nodes:, 0] = True  # any visible slot keeps the softmax of a padding node finite
-        if (branches := self.guidance.branches) > 1:
-            tokens, depth, ancestors = (t.repeat(branches, *[1] * (t.dim() - 1)) for t in (tokens, depth, ancestors))
+        if branches > 1:
+            tokens = tokens.repeat(branches, 1)
         visible = self._visible(longest, tokens.shape[1])
         self.cache.plan(tokens.shape[1], visible)
-        mask = self._additive(self._tree_mask(ancestors, visible))
+        seen, depth = self._chain(tokens.shape[1], visible) if draft.is_chain else self._tree(draft, padding, visible)
+        mask = self._additive(seen)
         positions = self._positions(self.cache.lengths[:, None] + depth, self.model.prompt.position_offset)
         output = self.model.decode(tokens, self.cache, positions, mask)
         order = self._generated[:, None] + draft.depth + 1
         hidden = None if output.hidden is None else output.hidden[:, :num_nodes]
         return TargetOutput(self.law(output.logits[:, :num_nodes], order), hidden)
+
+    def _chain(self, num_nodes: int, visible: int) -> tuple[Tensor, Tensor]:
+        """Allowed pairs (R, N, S) and depths (N,) of a chain, without the matrices that a tree needs."""
+        depth = torch.arange(num_nodes, device=self.model.device)
+        slots = torch.arange(visible, device=self.model.device)
+        last = self.cache.lengths[:, None, None] + depth[:, None]  # (R, N, 1) slot of each node
+        return (slots <= last) & (slots >= self.cache.start[:, None, None]), depth
+
+    def _tree(self, draft: Draft, padding: int, visible: int) -> tuple[Tensor, Tensor]:
+        """Allowed pairs (R, N, S) and depths (R, N) of a tree with ``padding`` nodes behind it."""
+        depth, ancestors, branches = draft.depth, draft.ancestors, self.guidance.branches
+        if padding > 0:
+            depth = torch.nn.functional.pad(depth, (0, padding))
+            ancestors = torch.nn.functional.pad(ancestors, (0, padding, 0, padding))
+            ancestors[:, draft.num_nodes :, 0] = True  # any visible slot keeps the softmax of a padding node finite
+        if branches > 1:
+            depth, ancestors = depth.repeat(branches, 1), ancestors.repeat(branches, 1, 1)
+        return self._tree_mask(ancestors, visible), depth
 
     def law(self, logits: Tensor, order: Tensor) -> Tensor:
         """Merged and masked logits (B, N, V) of the tokens at ``order`` (B, N)."""

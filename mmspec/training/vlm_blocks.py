@@ -158,11 +158,25 @@ def block_states(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> Ten
         embeddings = reading.model.embed_tokens(tokens.flatten(1)).float()
     positions = (blocks.positions[..., None] + torch.arange(size, device=device)).flatten(1)
     same = torch.eye(count, dtype=torch.bool, device=device).repeat_interleave(size, 0).repeat_interleave(size, 1)
-    seen = blocks.seen.repeat_interleave(size, 1)
-    mask = torch.cat([seen, same.expand(rows, -1, -1)], dim=2)[:, None]
-    context = drafter.read_context(blocks.context[0].float()), drafter.rotary(blocks.context[1])
-    states = drafter(embeddings, drafter.rotary(positions), mask, context=context)
+    read, place, seen = block_context(drafter, reading, blocks)
+    mask = torch.cat([seen.repeat_interleave(size, 1), same.expand(rows, -1, -1)], dim=2)[:, None]
+    states = drafter(embeddings, drafter.rotary(positions), mask, context=(read, drafter.rotary(place)))
     return states.unflatten(1, (count, size))[:, :, 1:]
+
+
+def block_context(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
+    """Context (B, S', D) of ``blocks``, its positions (B, S'), and what each block sees of it (B, n, S'); with fewer slots of
+    pictures where the drafter wants that."""
+    read, (_, place), seen = drafter.read_context(blocks.context[0].float()), blocks.context, blocks.seen
+    if drafter.compressor is None:
+        return read, place, seen
+    behind = read.shape[1] - reading.ids.shape[1]  # rolled-out slots
+    visual = F.pad(reading.model.visual, (0, behind))
+    shorter = drafter.compressor([read], visual, torch.full_like(reading.length, read.shape[1]))
+    kept = shorter.places
+    inside = torch.arange(kept.shape[1], device=kept.device) < shorter.count[:, None]
+    seen = seen.gather(2, kept[:, None].expand(-1, seen.shape[1], -1)) & inside[:, None]
+    return shorter.parts[0], place.gather(1, kept), seen
 
 
 def block_loss(drafter: BlockDrafter, reading: Reading, blocks: Blocks) -> tuple[Tensor, dict[str, float]]:

@@ -56,12 +56,12 @@ print(pipe("describe it as json", "emoji.png").texts[0])  # {{"name": ..., "kind
 | `processor` | keeps proportions, {vocabulary} characters and marks as tokens | | |
 | `drafter` | block drafter: {block_layers} layer{block_plural}, blocks of {block_size}, reads layers {taps} | {block_parameters:,} | float16 |
 {eagle_row}
-Run it in float32 on processors. `questions.jsonl` lists questions with pictures that training never saw.
+Run it in float32 on processors. `questions.jsonl` lists questions about new lines, and about known emoji in new places.
 
 ## Measured
 
-Greedy decoding of the weights as stored, on {samples} held-out samples of each kind: lines of words that training never
-drew, and emoji in a drawing style in which their name was not trained.
+Greedy decoding of the weights as stored, on up to {samples} samples of each kind: lines of words that training never drew; known
+drawings of emoji, in sizes and places of their own; and new drawings, of a style in which their name was not trained.
 
 | task | right answers | wrong characters | valid JSON |
 | --- | --- | --- | --- |
@@ -74,9 +74,10 @@ draft the tokens were those of plain decoding:
 | --- | --- | {rules} |
 {lengths}
 {losses}
+{assessment}
 ## Training
 
-Target: {steps:,} steps of {minutes:.0f} minutes on one core of a shared server processor, all parts together, on answers alone;
+Target: {steps:,} steps, {minutes:.0f} minutes, on one core of a shared server processor, all parts together, on answers alone;
 {corruption:.0%} of the characters that were read back were replaced, so that the model looks rather than completes. What stands for a patch
 of a line had to tell the character that is drawn there, in the first steps nothing else. Drafters learnt the target's own answers. Commands; each can be interrupted and resumed:
 
@@ -97,7 +98,7 @@ def model_card(facts: dict[str, Any], settings: dict[str, Any], commands: list[s
     """The card.
 
     Args:
-        facts: What ``training.json`` holds: ``progress``, ``measured``, ``corruption``, ``drafters``, and perhaps ``losses``.
+        facts: What ``training.json`` holds: ``runs``, ``measured``, ``corruption``, ``drafters``, and perhaps ``losses`` and ``assessment``.
         settings: Sizes of the parts.
         commands: What made them.
     """
@@ -128,13 +129,14 @@ def model_card(facts: dict[str, Any], settings: dict[str, Any], commands: list[s
         rules=" | ".join("---" for _ in tasks),
         lengths="\n".join(lengths),
         losses=_losses(facts.get("losses")),
-        steps=int(facts["progress"]["steps"]),
-        minutes=facts["progress"]["minutes"],
+        assessment=facts.get("assessment", ""),
+        steps=int(sum(run["steps"] for run in facts["runs"])),
+        minutes=sum(run["minutes"] for run in facts["runs"]),
         corruption=facts["corruption"],
         commands="\n".join(commands),
         fonts=", ".join(sorted(set(FONTS) - {HELD_OUT_FONT})),
         held_out_font=HELD_OUT_FONT,
-    )
+    ).replace("\n\n\n", "\n\n")
 
 
 def _losses(content: dict[str, Any] | None) -> str:

@@ -1,10 +1,7 @@
 """Recipe of EAGLE-3 heads for vision-language models, with training-time test: the head learns to read its own predictions
 (Li et al., 2025, "EAGLE-3"; steps and their weights as there).
 
-Row p reads the target's joined states of slot p and the embedding of slot p + 1, in step i that of slot p + 1 + i and its
-own output; it learns the target's law behind that slot, on the drafted part of the vocabulary.
-
-Symbols: B rows, S slots of the longest text, P = S - 1 pairs, D hidden size, V' drafted part of the vocabulary.
+See :mod:`mmspec.training.vlm_steps` for what a row reads and learns, here from joined states of several layers.
 """
 
 from __future__ import annotations
@@ -17,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.drafters.eagle3 import Eagle3Drafter
 from mmspec.pipelines.vision_language import VisionLanguagePipeline
 from mmspec.training.loop import fit, step_generator
-from mmspec.training.unrolling import GrowingKeys, unrolled
 from mmspec.training.vlm_examples import Example
 from mmspec.training.vlm_questions import (
     VlmQuestionsConfig,
@@ -35,6 +30,7 @@ from mmspec.training.vlm_questions import (
     widths,
 )
 from mmspec.training.vlm_rollout import Reading, read_texts
+from mmspec.training.vlm_steps import predicted_states, step_losses
 from mmspec.training.vlm_tasks import Material
 
 logger = logging.getLogger(__name__)
@@ -92,51 +88,10 @@ def frequent_tokens(examples: Sequence[Example], count: int, vocab_size: int, al
     return torch.tensor(sorted(list(dict.fromkeys(ranked))[:count]))
 
 
-def predictions(drafter: Eagle3Drafter, reading: Reading, steps: int) -> list[Tensor]:
-    """States of the head at every pair (B, P, D), for each of ``steps`` steps of a draft."""
-    embeddings = reading.model.embeddings.float()[:, 1:]
-    pairs = embeddings.shape[1]
-    # right padding lies behind all that is judged
-    mask = torch.ones(pairs, pairs, dtype=torch.bool, device=embeddings.device).tril()
-    place = torch.arange(1, pairs + 1, device=embeddings.device)[None]
-    no_offset = torch.zeros(1, dtype=torch.long, device=embeddings.device)
-
-    def forward(step: int, features: Tensor, mask: Tensor, keys: GrowingKeys) -> Tensor:
-        read = F.pad(embeddings[:, step:], (0, 0, 0, step))
-        return drafter(read, features, drafter.rotary(place + step, no_offset, reading.model), mask, keys)
-
-    features = drafter.read_states(reading.features.float()[:, :-1])
-    return unrolled(forward, features, mask.expand(len(embeddings), 1, -1, -1), steps)
-
-
 def losses(drafter: Eagle3Drafter, reading: Reading, config: VlmEagle3Config) -> tuple[Tensor, dict[str, float]]:
     """The loss of the recipe, the share of right tokens at some steps, and the expected number of right drafts in a row."""
-    total, numbers = reading.features.new_zeros(()), {}
-    weights, run, length = 0.0, torch.ones(()), 0.0
-    drafted = drafter.drafted_tokens
-    place = torch.arange(reading.ids.shape[1] - 1, device=reading.ids.device)
-    for step, states in enumerate(predictions(drafter, reading, config.steps_ahead)):
-        # of what follows slot p + 1 + i, inside the answer, with the pair's own token in it as well
-        slot = place + 1 + step
-        judged = (place + 1 >= reading.begin[:, None]) & (slot < reading.length[:, None] - 1)
-        if not bool(judged.any()):
-            break
-        with torch.no_grad():
-            wanted = reading.laws(slot.clamp_max(place[-1] + 1).expand(len(judged), -1))[judged]
-            best = wanted.argmax(-1)
-            known = (best[:, None] == drafted).any(-1)  # the others teach a law that the target has not
-            law = wanted[..., drafted].softmax(-1)
-        logits = drafter.draft_logits(states[judged])
-        each = -(law * logits.log_softmax(-1)).sum(-1) * known
-        weight = config.step_decay**step
-        total = total + weight * each.sum() / known.sum().clamp_min(1)
-        weights += weight
-        right = (drafted[logits.detach().argmax(-1)] == best).float().mean()
-        run = run * right.cpu()
-        length += run.item()
-        if step in (0, config.steps_ahead - 1):
-            numbers[f"right_{step + 1}"] = right.item()
-    return total / max(weights, 1e-6), {**numbers, "length": length}
+    predicted = predicted_states(drafter, reading, reading.features, config.steps_ahead)
+    return step_losses(predicted, reading, config.step_decay, drafter.draft_logits, drafter.drafted_tokens)
 
 
 def train(

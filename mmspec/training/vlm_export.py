@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,20 @@ from mmspec.pipelines.vision_language import VisionLanguagePipeline
 from mmspec.training.loop import read_progress
 from mmspec.training.vlm_lines import HELD_OUT_FONT
 from mmspec.training.vlm_target import VlmTargetConfig
-from mmspec.training.vlm_tasks import Material, Sample, held_out_samples
+from mmspec.training.vlm_tasks import Material, Sample, held_out_samples, moved_samples
 from mmspec.training.vlm_tokenizer import picture_processor
+
+_NO_SETTINGS = (
+    "data",
+    "output",
+    "steps",
+    "minutes",
+    "resume",
+    "start_from",
+    "device",
+    "compile",
+    "checkpoint_minutes",
+)
 
 
 def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path) -> Path:
@@ -29,10 +42,25 @@ def export(model: Any, config: VlmTargetConfig, material: Material, folder: Path
     measured = measure(pipe, material, config.evaluate, config.max_answer)
     write_pipeline(pipe, folder)
     training = {
-        "progress": read_progress(config.output), "seed": config.seed, "corruption": config.corruption, "measured": measured,
+        "runs": [*_earlier(config), {**read_progress(config.output), "settings": _chosen(config)}],
+        "seed": config.seed, "corruption": config.corruption, "measured": measured,
     }  # fmt: skip
     _write(folder / "training.json", training)
     return folder
+
+
+def _earlier(config: VlmTargetConfig) -> list[dict[str, Any]]:
+    """The runs that this one went on from."""
+    if config.start_from is None:
+        return []
+    runs: list[dict[str, Any]] = json.loads((config.start_from / "pipeline" / "training.json").read_text())["runs"]
+    return runs
+
+
+def _chosen(config: VlmTargetConfig) -> dict[str, Any]:
+    """Settings of the recipe that differ from its defaults; where and how long it ran is no setting."""
+    own = {item.name: item.default for item in fields(VlmTargetConfig) if item.name not in _NO_SETTINGS}
+    return {name: getattr(config, name) for name, default in own.items() if getattr(config, name) != default}
 
 
 def measure(
@@ -44,8 +72,10 @@ def measure(
         "read_new_font": held_out_samples(material, "read", count, seed=1, font=HELD_OUT_FONT)
         if HELD_OUT_FONT in material.lines.fonts
         else [],
-        "name": held_out_samples(material, "name", count),
-        "json": held_out_samples(material, "json", count),
+        "name": moved_samples(material, "name", count),
+        "name_new_drawing": held_out_samples(material, "name", count),
+        "json": moved_samples(material, "json", count),
+        "json_new_drawing": held_out_samples(material, "json", count),
     }
     return {name: score(pipe, samples, max_answer) for name, samples in kinds.items() if samples}
 

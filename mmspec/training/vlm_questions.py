@@ -16,6 +16,7 @@ import torch
 
 from mmspec.core.stats import DecodeStats
 from mmspec.drafters.block_network import default_taps
+from mmspec.drafters.compression import check_compression
 from mmspec.drafters.fingerprint import fingerprint
 from mmspec.drafters.network import DrafterNetwork
 from mmspec.pipelines.auto_vision_language import AutoVisionLanguagePipeline
@@ -48,6 +49,8 @@ class VlmQuestionsConfig(LoopConfig):
         max_answer: Longest answer of the target in tokens.
         num_heads, num_kv_heads, head_dim, intermediate_size: Widths of the drafter; ``None`` are the target's.
         num_taps, taps: How many layers of the target are read, or which.
+        compression, compression_ratio: How the slots of pictures become fewer in the drafter's context, see
+            :mod:`mmspec.drafters.compression`.
         evaluate: Held-out questions of each kind at the end.
 
     Raises:
@@ -69,6 +72,8 @@ class VlmQuestionsConfig(LoopConfig):
     intermediate_size: int | None = None
     num_taps: int = 3
     taps: tuple[int, ...] | None = None
+    compression: str | None = None
+    compression_ratio: int = 4
     evaluate: int = 24
     batch_size: int = 8
     learning_rate: float = 2e-3
@@ -84,6 +89,8 @@ class VlmQuestionsConfig(LoopConfig):
         for name in ("num_examples", "max_answer", "num_taps", "evaluate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.compression is not None:
+            check_compression(self.compression, self.compression_ratio)
         if not 0 <= self.corpus_noise < 1:
             raise ValueError(f"`corpus_noise` must lie in [0, 1), got {self.corpus_noise}.")
 
@@ -102,6 +109,8 @@ def widths(config: VlmQuestionsConfig, pipe: VisionLanguagePipeline) -> dict[str
         "intermediate_size": config.intermediate_size or text.intermediate_size,
         "taps": list(config.taps or default_taps(text.num_hidden_layers, count)),
         "target": fingerprint(pipe.model),
+        "compression": config.compression,
+        "compression_ratio": config.compression_ratio,
     }
 
 

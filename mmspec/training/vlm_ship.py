@@ -20,7 +20,7 @@ from mmspec.training.vlm_card import NOTICE, model_card
 from mmspec.training.vlm_export import write_pipeline
 from mmspec.training.vlm_losses import REPORT
 from mmspec.training.vlm_target import VlmTargetConfig
-from mmspec.training.vlm_tasks import TASKS, DataConfig, Material, held_out_samples, load_material
+from mmspec.training.vlm_tasks import TASKS, DataConfig, Material, held_out_samples, load_material, moved_samples
 from mmspec.vlm.items import QUESTIONS
 
 
@@ -35,6 +35,7 @@ class VlmShipConfig:
         eagle3: Output of ``mmspec train vlm-drafter --head eagle3``, if it is to come along.
         losses: Output of ``mmspec train vlm losses``, for the card.
         output: Folder to write.
+        assessment: Text file with a paragraph for the card.
         num_nodes: Nodes of the recommended drafts.
         samples: Questions of each task.
     """
@@ -45,6 +46,7 @@ class VlmShipConfig:
     output: Path
     eagle3: Path | None = None
     losses: Path | None = None
+    assessment: Path | None = None
     num_nodes: int = 16
     samples: int = 16
     device: str = "cpu"
@@ -78,6 +80,8 @@ def train(config: VlmShipConfig, material: Material | None = None) -> Path:
     training.setdefault("corruption", VlmTargetConfig.corruption)  # of trainings that do not tell it
     if config.losses is not None:
         training["losses"] = read_json(Path(config.losses) / REPORT)
+    if config.assessment is not None:
+        training["assessment"] = Path(config.assessment).read_text()
     (folder / "training.json").write_text(json.dumps(training, indent=2) + "\n")
     (folder / "README.md").write_text(model_card(training, sizes, _commands(training)))
     (folder / "NOTICE").write_text(NOTICE)
@@ -94,12 +98,13 @@ def _add_head(source: Path, folder: Path, pipe: VisionLanguagePipeline) -> int:
 
 
 def _write_questions(material: Material, folder: Path, count: int) -> None:
-    """Held-out pictures as PNG files, and their questions and answers."""
+    """New lines, and known emoji in new places, as PNG files, and their questions and answers."""
     shutil.rmtree(folder / "samples", ignore_errors=True)
     (folder / "samples").mkdir()
     lines = []
     for task in TASKS:
-        for number, sample in enumerate(held_out_samples(material, task, count, seed=11)):
+        draw = held_out_samples if task == "read" else moved_samples
+        for number, sample in enumerate(draw(material, task, count, seed=11)):
             path = f"samples/{task}-{number:02d}.png"
             grey = task == "read"  # the same pixels in a third of the bytes
             Image.fromarray(sample.image[..., 0] if grey else sample.image).save(folder / path, optimize=True)
@@ -122,10 +127,14 @@ def _sizes(pipe: VisionLanguagePipeline, drafter: BlockDrafter) -> dict[str, Any
 def _commands(training: dict[str, Any]) -> list[str]:
     """The command lines of the trainings, with the minutes that they took."""
     heads = {"block": ("", "block"), "eagle3": (" --head eagle3", "eagle3")}
-    lines = [
-        "mmspec train vlm data --data vlm-data",
-        f"mmspec train vlm target --data vlm-data --output runs/vlm --minutes {max(1, round(training['progress']['minutes']))}",
-    ]
+    lines = ["mmspec train vlm data --data vlm-data"]
+    last = len(training["runs"])
+    for number, run in enumerate(training["runs"], start=1):
+        place = "runs/vlm" if number == last else f"runs/vlm-{number}"
+        chosen = {**({"start_from": f"runs/vlm-{number - 1}"} if number > 1 else {}), **run["settings"]}
+        settings = "".join(f" --set '{name}={_written(value)}'" for name, value in chosen.items())
+        minutes = max(1, round(run["minutes"]))
+        lines.append(f"mmspec train vlm target --data vlm-data --output {place} --minutes {minutes}{settings}")
     for name, report in training["drafters"].items():
         option, place = heads[name]
         lines.append(
@@ -134,3 +143,8 @@ def _commands(training: dict[str, Any]) -> list[str]:
         )
     parts = " ".join(f"--{name} runs/{name}" for name in training["drafters"])
     return [*lines, f"mmspec train vlm export --data vlm-data --run runs/vlm {parts} --output tiny-vlm"]
+
+
+def _written(value: Any) -> str:
+    """A setting as ``--set`` reads it."""
+    return value if isinstance(value, str) else json.dumps(value)

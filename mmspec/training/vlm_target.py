@@ -47,6 +47,7 @@ class VlmTargetConfig(LoopConfig):
         shares: Shares of the tasks json, name, read.
         corruption: Part of the answer's characters that are replaced in the input.
         glyph_weight: Weight of the loss of patches, relative to that of answers.
+        start_from: Output folder of an earlier run of this recipe that this one goes on from.
         glyph_steps: First steps, in which the vision tower learns letters alone; they cost a quarter of the others.
         max_positions: Most tokens of prompt and answer together.
         evaluate: Held-out samples of each kind at the end.
@@ -70,6 +71,7 @@ class VlmTargetConfig(LoopConfig):
     shares: tuple[float, ...] = (0.2, 0.15, 0.65)
     corruption: float = 0.08
     glyph_weight: float = 1.0
+    start_from: Path | None = None
     glyph_steps: int = 600
     max_positions: int = 512
     evaluate: int = 100
@@ -81,6 +83,8 @@ class VlmTargetConfig(LoopConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "data", Path(self.data))
+        if self.start_from is not None:
+            object.__setattr__(self, "start_from", Path(self.start_from))
         if len(self.shares) != len(TASKS) or min(self.shares) < 0 or not sum(self.shares):
             raise ValueError(f"`shares` must give {len(TASKS)} shares, of {', '.join(TASKS)}, got {self.shares}.")
         if self.evaluate < 1 or self.max_answer < 1:
@@ -112,6 +116,43 @@ def model_config(config: VlmTargetConfig) -> LlavaConfig:
         vision_config=vision, text_config=text, image_token_index=IMAGE, vision_feature_layer=-1,
         vision_feature_select_strategy="full", tie_word_embeddings=False,
     )  # fmt: skip
+
+
+def first_model(config: VlmTargetConfig) -> Any:
+    """The model that the run starts with: a new one, or that of ``config.start_from``.
+
+    Raises:
+        ValueError: If the earlier run's model has another architecture.
+    """
+    if config.start_from is None:
+        return new_model(config)
+    model = LlavaForConditionalGeneration.from_pretrained(
+        config.start_from / "pipeline" / "model", dtype=torch.float32
+    )
+    ours, theirs = (architecture(found) for found in (model_config(config), model.config))
+    if ours != theirs:
+        changed = sorted(name for name in ours if ours[name] != theirs.get(name))
+        raise ValueError(f"`start_from` {config.start_from} holds a model of other sizes: {', '.join(changed)}.")
+    return model
+
+
+def architecture(config: LlavaConfig) -> dict[str, Any]:
+    """The sizes of a model, by name."""
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "patch_size",
+        "vocab_size",
+    )
+    parts = {"text": config.text_config, "vision": config.vision_config}
+    return {
+        f"{part}.{name}": getattr(sizes, name)
+        for part, sizes in parts.items()
+        for name in names
+        if hasattr(sizes, name)
+    }
 
 
 def new_model(config: VlmTargetConfig) -> Any:
@@ -262,7 +303,7 @@ def train(config: VlmTargetConfig, material: Material | None = None) -> Path:
     from mmspec.training.vlm_export import export
 
     material = material or load_material(DataConfig(config.data))
-    model = new_model(config).to(config.device)
+    model = first_model(config).to(config.device)
     collate = Collator(config.patch_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:

@@ -132,6 +132,13 @@ def held_out_samples(
     return [_emoji(material.held_out, row, task, question, None) for row in rows[:count]]
 
 
+def moved_samples(material: Material, task: str, count: int, seed: int = 0) -> list[Sample]:
+    """``count`` samples of ``task`` of drawings that training knows, in sizes and places of their own."""
+    rng = random.Random(f"moved-{task}-{seed}")
+    rows = [rng.randrange(len(material.emoji)) for _ in range(count)]
+    return [_emoji(material.emoji, row, task, QUESTIONS[task][0], rng) for row in rows]
+
+
 def _line(text: str, font: Path | None, question: str, rng: random.Random) -> Sample:
     grey = draw_line(text, font, rng)
     return Sample("read", np.repeat(grey[..., None], 3, axis=2), question, text)

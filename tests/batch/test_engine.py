@@ -6,59 +6,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from mmspec.batch.engine import micro_batches, run_rows
 from mmspec.batch.journal import Journal, failures, pending, read_journals
-from mmspec.batch.manifest import Column, Row
+from mmspec.batch.manifest import Row
 from mmspec.batch.outputs import clear_partial, write_whole
-from mmspec.batch.tasks import BaseTask, Made
-
-PIPE: Any = SimpleNamespace(device=torch.device("cpu"))
-
-
-class EchoTask(BaseTask):
-    """Writes a row's text many times, slowly enough to be killed in between."""
-
-    main = "text"
-    suffix = ".txt"
-    columns = {"text": Column()}  # noqa: RUF012
-    shared = ("kind",)
-    pause = 0.0
-    most = 99
-
-    def check(self, row: Row) -> None:
-        if row.values["text"] == "wrong":
-            raise ValueError("this row is wrong")
-
-    def run(self, pipe: Any, rows: Sequence[Row]) -> Made:
-        if any(row.values["text"] == "bad" for row in rows):
-            raise RuntimeError("bad row")
-        if len(rows) > self.most:
-            raise torch.OutOfMemoryError("no memory left")
-        time.sleep(self.pause)
-        return Made([content_of(row) for row in rows], 10 * len(rows), 10)
-
-
-def content_of(row: Row) -> bytes:
-    return f"{row.values['text']} {row.seed}\n".encode() * 2000
-
-
-def rows_of(texts: Sequence[str]) -> list[Row]:
-    return [Row(f"{n:03d}", n + 1, n, {"text": text}) for n, text in enumerate(texts)]
-
-
-def made(**settings: Any) -> EchoTask:
-    task = EchoTask({}, {})
-    for name, value in settings.items():
-        object.__setattr__(task, name, value)
-    return task
+from tests.oracles.echo import PIPE, content_of, made, rows_of
 
 
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:

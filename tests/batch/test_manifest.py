@@ -40,6 +40,19 @@ def test_files_lie_beside_the_manifest(tmp_path: Path) -> None:
         task({}, {}).check(row)
 
 
+def test_it_does_not_matter_from_where_a_manifest_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job goes on after a change of folder: a row is what the manifest says, not where that lies."""
+    task = TASKS["transcribe"]
+    path = written(tmp_path, "m.jsonl", '{"audio": "sub/a.wav", "segment_seconds": 2.5}')
+    monkeypatch.chdir(tmp_path)
+    [absolute], [relative] = (read_manifest(p, task.columns, task.main) for p in (path, Path("m.jsonl")))
+    assert absolute.values != relative.values
+    assert absolute.fingerprint == relative.fingerprint
+    assert absolute.given == {"audio": "sub/a.wav", "segment_seconds": 2.5}
+    [other] = read_manifest(written(tmp_path, "o.jsonl", '{"audio": "b.wav"}'), task.columns, task.main)
+    assert other.fingerprint != absolute.fingerprint
+
+
 BAD = [
     ("m.jsonl", "", "no rows"),
     ("m.jsonl", "[1]", "must be an object"),

@@ -69,6 +69,20 @@ def test_several_pictures(folder: Path, image: Path, tmp_path: Path) -> None:
     assert done.stdout != run(folder, image, "compare").stdout
 
 
+def test_files_are_pictures_or_videos_by_their_endings(folder: Path, image: Path, tmp_path: Path) -> None:
+    from mmspec.cli.ask import sorted_out
+
+    files = [Path("a.png"), Path("b.MP4"), Path("c.gif"), Path("d.webm")]
+    assert sorted_out(files) == ([files[0], files[2]], [files[1], files[3]])
+    assert sorted_out(files[:1]) == (files[:1], None)
+    clip = tmp_path / "clip.mp4"
+    clip.touch()
+    done = run(folder, image, "what happens?", "--image", clip)
+    assert (done.exit_code, "LlavaProcessor reads no videos" in " ".join(done.output.split())) == (2, True), (
+        done.output
+    )
+
+
 def test_wrong_calls(folder: Path, image: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.png").touch()
     for words, message in (

@@ -133,7 +133,7 @@ def test_draft_model_by_its_folder(mmspec, tiny):
         ((PROMPT, "--set", "acceptance.x=3"), "--acceptance"),
         ((PROMPT, "--acceptance", "coupled", "--set", "acceptance.x=3"), "has none"),
         ((PROMPT, "--set", "drafter.window=0"), "at least 1"),
-        ((PROMPT, "--drafter", "psychic"), "jacobi, model, ngram"),
+        ((PROMPT, "--drafter", "psychic"), "jacobi, model, mtp, ngram"),
         ((PROMPT, "--plain", "--drafter", "jacobi"), "--plain"),
         ((PROMPT, "--plain", "--schedule", "zipar"), "--plain"),
         ((PROMPT, "--schedule", "zippy"), "zipar"),

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmspec.core.draft import Draft, DraftLaw, ancestors
-from mmspec.core.verify import chain_verdict, descend, first_rejection, follow_target, residual
+from mmspec.core.verify import (
+    chain_verdict,
+    descend,
+    first_rejection,
+    follow_on_device,
+    follow_on_host,
+    follow_target,
+    residual,
+)
 
 
 @st.composite
@@ -96,6 +104,21 @@ def test_follow_target_commits_the_targets_own_choices(draft: Draft, data: st.Da
     if len(prefixes) == int(draft.valid.sum()):  # no twins: nothing that matches is left out
         assert count == len(expected)
     assert verdict.path[0, :count].tolist() == root_path(parent, int(verdict.path[0, -1]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.data())
+def test_the_host_and_the_device_follow_alike(draft: Draft, data: st.DataObject) -> None:
+    size = draft.tokens.numel()
+    chosen = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))).view_as(draft.tokens)
+    ours, theirs = follow_on_host(draft, chosen), follow_on_device(draft, chosen)
+    assert torch.equal(ours.num_accepted, theirs.num_accepted)
+    assert torch.equal(ours.next_token, theirs.next_token)
+    assert ours.path is not None
+    assert theirs.path is not None
+    assert torch.equal(ours.path, theirs.path)
+    for row, accepted in enumerate(ours.num_accepted.tolist()):
+        assert torch.equal(ours.tokens[row, : accepted + 1], theirs.tokens[row, : accepted + 1])
 
 
 def test_twins_with_different_children_do_not_hide_each_other() -> None:

@@ -180,6 +180,7 @@ def test_lengths_count_up_to_the_first_gap_and_drawn_cells_never_change() -> Non
     for length, tokens, _ in seen:
         assert torch.equal(tokens[:, :length], seen[-1][1][:, :length])
     assert [row.tokens for row in stats.rows] == [M] * 3
+    assert [sum(one.emitted for one in row.trace) for row in stats.rows] == [M] * 3
     assert [row.rounds for row in stats.rows] == [2] * 3
 
 

@@ -9,7 +9,8 @@ import torch
 
 from mmspec.acceptance.coupled import CoupledAcceptance
 from mmspec.acceptance.ratio import RatioAcceptance
-from mmspec.core.stats import DecodeStats, RowStats, merge_stats
+from mmspec.core.stats import DecodeStats, RowStats, join_stretches, merge_stats
+from mmspec.core.trace import Round, from_draft, rejections
 from mmspec.core.verify import Guarantee
 from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.ngram import NGramDrafter
@@ -171,3 +172,45 @@ def test_empty_stats_do_not_divide_by_zero() -> None:
 @pytest.mark.parametrize("guarantee", list(Guarantee))
 def test_only_exact_guarantees_are_lossless(guarantee: Guarantee) -> None:
     assert guarantee.lossless == (guarantee.value in ("SAME_TOKENS", "SAME_LAW"))
+
+
+def half_wrong(tokens: torch.Tensor) -> torch.Tensor:
+    """A draft that is right at every place but each third one."""
+    spoilt = tokens.clone()
+    spoilt[:, 2::3] = (spoilt[:, 2::3] + 1) % 5
+    return spoilt
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 7])
+def test_the_trace_says_where_each_token_came_from(width: int) -> None:
+    length = 20
+    plain, _ = decode(target(3), seeds(3), length)
+    _, stats = decode(target(3), seeds(3), length, ScriptedSession(half_wrong(plain)), width=width)
+    for row in stats.rows:
+        assert sum(one.emitted for one in row.trace) == row.tokens == length
+        assert sum(one.accepted for one in row.trace) == row.accepted == sum(from_draft(row.trace))
+        assert sum(one.drafted for one in row.trace) == row.drafted
+        refused = rejections(row.trace, length)
+        assert sum(refused) == row.drafted - row.accepted
+        if width == 2:  # one draft token a round, so that what is refused is what was wrong
+            assert {place for place, count in enumerate(refused) if count} <= set(range(2, length, 3))
+            assert any(refused)
+        assert not any(drafted for place, drafted in enumerate(from_draft(row.trace)) if place % 3 == 2)
+
+
+def test_a_trace_that_ends_inside_a_draft_counts_what_was_emitted() -> None:
+    trace = [Round(0, 0, 1), Round(4, 2, 3), Round(3, 2, 2)]
+    assert from_draft(trace) == [False, True, True, False, True, True]
+    assert rejections(trace, 6) == [0, 0, 0, 1, 1, 0]
+
+
+def test_plain_decoding_drafts_nothing_in_its_trace() -> None:
+    _, stats = decode(target(2), seeds(2), 9)
+    for row in stats.rows:
+        assert row.trace == [Round(0, 0, 1)] * 9
+        assert rejections(row.trace, 9) == [0] * 9
+
+
+def test_stretches_of_a_row_join_their_traces() -> None:
+    parts = [decode(target(1), seeds(1), length)[1] for length in (3, 4)]
+    assert len(join_stretches(parts).rows[0].trace) == 7

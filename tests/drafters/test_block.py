@@ -29,6 +29,8 @@ def shapes(model: Any) -> dict[str, BlockDrafter]:
         "markov": tiny_block(model, markov_rank=4, num_nodes=12, branching=4),
         "markov chain": tiny_block(model, markov_rank=4, tree="chain", mode="coupled"),
         "markov coupled": tiny_block(model, markov_rank=4, num_nodes=12, branching=30, mode="coupled"),
+        "short": drafter.with_settings(num_nodes=12, branching=3, num_slots=3),
+        "short chain": drafter.with_settings(tree="chain", num_slots=4),
         "tree-1": drafter.with_settings(num_nodes=1),
     }
 
@@ -229,6 +231,22 @@ def test_every_candidate_tree_is_the_best_of_its_size() -> None:
     assert marginal_tree([[-float("inf")]], 5) == ([0], [0], [0])
 
 
+def test_a_short_block_drafts_less_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = tiny_vlm("llava"), prompts("llava")
+    propose, depths = BlockSession.propose, []
+
+    def kept(self: BlockSession, *rest: Any) -> Any:
+        draft = propose(self, *rest)
+        depths.append(int(draft.depth.max()))
+        return draft
+
+    monkeypatch.setattr(BlockSession, "propose", kept)
+    for slots, deepest in ((None, 5), (4, 3), (2, 1)):
+        depths.clear()
+        run(model, inputs, tiny_block(model, num_slots=slots, tree="chain", num_nodes=9))
+        assert max(depths) == deepest
+
+
 def test_peaked_laws_give_a_chain() -> None:
     edges = [[-0.01, -5.0]] * 6
     assert marginal_tree(edges, 6)[0] == [0, 0, 1, 2, 3, 4]
@@ -278,6 +296,8 @@ def test_a_drafter_of_another_target_is_refused() -> None:
         ({"tree": "bush"}, "`tree`"),
         ({"mode": "sampled"}, "`mode`"),
         ({"block_size": 1}, "`block_size`"),
+        ({"num_slots": 1}, "`num_slots`"),
+        ({"num_slots": 7}, r"`num_slots` must lie in \[2, 6\]"),
         ({"taps": (2, 1)}, "ascending"),
         ({"taps": ()}, "`taps`"),
         ({"mask_token_id": 999}, "`mask_token_id`"),

@@ -15,7 +15,7 @@ from mmspec.runner.runner import Runner
 from mmspec.vlm.adapters import ADAPTERS
 from tests.oracles.decode import decode, seeds
 
-VOCAB, IMAGE, BUDGET = 128, 100, 12
+VOCAB, IMAGE, VIDEO, BUDGET = 128, 100, 101, 12
 TEXT = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1,
@@ -23,8 +23,9 @@ TEXT = {
 }  # fmt: skip
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 GRID = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "patch_size": 14, "spatial_merge_size": 2}
-MARKS = {"image_token_id": IMAGE, "video_token_id": 101, "vision_start_token_id": 102, "vision_end_token_id": 103}
+MARKS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 102, "vision_end_token_id": 103}
 GRID_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm_ocr")
+VIDEO_FAMILIES = (*GRID_FAMILIES, "llava_onevision")
 
 
 def _rope(*section: int, **more: Any) -> dict[str, Any]:
@@ -41,6 +42,15 @@ def configs(family: str) -> tuple[str, str, dict[str, Any]]:
         "llava": ("Llava", {
             "vision_config": clip, "text_config": llama, "image_token_index": IMAGE, "image_seq_length": 4,
             "vision_feature_layer": -1,
+        }),
+        "llava_next": ("LlavaNext", {
+            "vision_config": clip, "text_config": llama, "image_token_index": IMAGE, "image_seq_length": 4,
+            "vision_feature_layer": -1, "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]],
+        }),
+        "llava_onevision": ("LlavaOnevision", {
+            "vision_config": {**siglip, "vision_use_head": False}, "text_config": {"model_type": "qwen2", **TEXT},
+            "image_token_index": IMAGE, "video_token_index": VIDEO,
+            "image_grid_pinpoints": [[28, 28], [28, 56], [56, 28], [56, 56]],
         }),
         "pixtral": ("Llava", {
             "vision_config": {"model_type": "pixtral", **SMALL, "image_size": 56, "patch_size": 14, "head_dim": 16},
@@ -65,7 +75,7 @@ def configs(family: str) -> tuple[str, str, dict[str, Any]]:
         "glm_ocr": ("GlmOcr", {
             "text_config": {**TEXT, "rope_parameters": _rope(2, 3, 3, partial_rotary_factor=1.0)},
             "vision_config": {**GRID, "num_heads": 2, "out_hidden_size": 64, "image_size": 56}, **MARKS,
-            "image_start_token_id": 104, "image_end_token_id": 105,
+            "image_start_token_id": 104, "image_end_token_id": 105, "video_start_token_id": 106, "video_end_token_id": 107,
         }),
         "smolvlm": ("SmolVLM", {
             "vision_config": idefics, "text_config": llama, "scale_factor": 2, "image_token_id": IMAGE,
@@ -133,6 +143,9 @@ def picture(family: str, seed: int = 0, tall: bool = False) -> dict[str, Tensor]
     if family == "pixtral":
         height, width = (56, 14) if tall else (28, 42)
         return {"pixel_values": noise(1, 3, height, width), "image_sizes": torch.tensor([[height, width]])}
+    if family in ("llava_next", "llava_onevision"):  # the whole picture, then its parts
+        size = torch.tensor([[56, 28] if tall else [28, 56]])
+        return {"pixel_values": noise(1, 3, 3, 28, 28), "image_sizes": size}
     side = 64 if family == "got_ocr2" else 28
     return {"pixel_values": noise(1, 3, side, side)}
 
@@ -143,6 +156,8 @@ def places(family: str, tall: bool = False) -> int:
         return 3 if tall else 6
     if family == "pixtral":
         return 4 if tall else 6
+    if family in ("llava_next", "llava_onevision"):  # whole, parts, and a mark behind each row of the parts
+        return 16 if tall else 14
     return 1 if family == "got_ocr2" else 4
 
 
@@ -153,6 +168,36 @@ def prompt(
     ids = before + ([] if seed is None else [IMAGE] * places(family, tall)) + after
     inputs: dict[str, Any] = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
     return inputs if seed is None else inputs | picture(family, seed, tall)
+
+
+def video(family: str, seed: int = 0) -> dict[str, Tensor]:
+    """What the vision tower of ``family`` reads of one clip of four frames."""
+    generator = torch.Generator().manual_seed(seed)
+    if family == "llava_onevision":
+        return {"pixel_values_videos": torch.randn(1, 4, 3, 28, 28, generator=generator)}
+    frames = torch.randn(2 * 4 * 2, 3 * 2 * 14 * 14, generator=generator)
+    return {"pixel_values_videos": frames, "video_grid_thw": torch.tensor([[2, 4, 2]])}
+
+
+def video_marks(family: str) -> list[int]:
+    """Placeholders of one :func:`video`; some families name the time of each pair of frames."""
+    if family == "llava_onevision":
+        return [VIDEO] * 5
+    if family == "glm_ocr":  # its frames have the placeholders of pictures
+        return [106, IMAGE, IMAGE, 20, IMAGE, IMAGE, 21, 107]
+    if family == "qwen3_vl":
+        return [20, VIDEO, VIDEO, 21, VIDEO, VIDEO]
+    return [VIDEO] * 4
+
+
+def watching(
+    family: str, before: list[int], after: list[int], seed: int = 0, pictured: bool = False
+) -> dict[str, Any]:
+    """Inputs of a prompt with a video, and with ``pictured`` a picture behind it."""
+    pictures = [9] + [IMAGE] * places(family) if pictured else []
+    ids = before + video_marks(family) + pictures + after
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
+    return inputs | video(family, seed) | (picture(family, seed + 1) if pictured else {})
 
 
 def prompts(family: str) -> list[dict[str, Any]]:
@@ -255,4 +300,23 @@ def tiny_eagle3(model: Any, seed: int = 3, **settings: Any) -> Any:
                 parameter.normal_(std=0.3)
         if drafter.config.draft_vocab_size is not None:  # every other token, then the last ones
             drafter.d2t.copy_(torch.arange(drafter.config.draft_vocab_size).clamp_max(text.vocab_size // 2 - 1))
+    return drafter.eval()
+
+
+def tiny_mtp(model: Any, seed: int = 3, **settings: Any) -> Any:
+    """A random multi-token-prediction head for ``model``."""
+    from mmspec.drafters.fingerprint import fingerprint
+    from mmspec.drafters.mtp import MTPDrafter
+
+    text = model.config.get_text_config()
+    sizes = {
+        "vocab_size": text.vocab_size, "hidden_size": text.hidden_size, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+        "intermediate_size": 48, "target": fingerprint(model),
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    drafter = MTPDrafter(**{**sizes, **settings})
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
     return drafter.eval()

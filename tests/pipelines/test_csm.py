@@ -99,6 +99,7 @@ def test_streamed_is_whole(pipe: CsmPipeline, speculate: bool) -> None:
     assert (last.audios[0] == whole.audios[0]).all()
     assert 0 < last.stats.seconds["first_audio"] < sum(last.stats.seconds.values())
     assert last.finish_reasons == whole.finish_reasons == ["length"]
+    assert all(chunk.stats.calls["talker"] > 0 for chunk in chunks)
 
 
 @torch.no_grad()

@@ -104,3 +104,23 @@ def test_bad_streams_are_refused(pipe: TinyASRPipeline) -> None:
         list(pipe.stream(iter([torch.full((RATE,), float("nan"))]), sampling_rate=RATE))
     [silent] = pipe.stream((torch.zeros(RATE), RATE), segment_seconds=1.5)
     assert (silent.text, silent.finished, silent.output.decisions) == ("", True, ["silence"])
+
+
+@pytest.mark.parametrize(("hears", "expected"), [(3.0, 1.5), (16.0, 5.0)])
+def test_by_default_segments_are_shorter_than_what_the_model_hears(
+    pipe: TinyASRPipeline, monkeypatch: pytest.MonkeyPatch, hears: float, expected: float
+) -> None:
+    """The embedded recogniser hears five seconds at once: there a default of five was refused."""
+    pipe.drafter = CTCDrafter()
+    monkeypatch.setattr(pipe.adapter, "max_seconds", hears)
+    [*_, last] = pipe.stream((SOUND, RATE), max_new_tokens=8)
+    assert last.text == pipe((SOUND, RATE), max_new_tokens=8, segment_seconds=expected).texts[0]
+
+
+def test_parts_carry_tokens_and_their_origin(pipe: TinyASRPipeline) -> None:
+    pipe.drafter = CTCDrafter()
+    for part in pipe.stream((SOUND, RATE), **CALL):
+        rows = [row for row in part.stats.rows if row.trace]
+        emitted = [sum(one.emitted for one in row.trace) for row in rows]
+        assert emitted == [len(tokens) for tokens in part.tokens if tokens]
+    assert part.tokens == [segment.tokens for segment in part.output.segments[0]]

@@ -65,6 +65,25 @@ def test_streamed_is_whole(pipe: TextToSpeechPipeline, speculate: bool) -> None:
     assert last.output.finish_reasons == whole.finish_reasons
 
 
+def test_a_stream_keeps_no_gradients(pipe: TextToSpeechPipeline) -> None:
+    seen: list[bool] = []
+    hooks = [
+        module.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+        for network in (pipe.talker, pipe.codec)
+        for module in network.modules()
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = list(pipe.stream("no", seed=3, max_frames=3))
+    for hook in hooks:
+        hook.remove()
+    assert seen
+    assert not any(seen)
+    for part in parts:
+        assert part.stats.calls["talker"] > 0
+        assert sum(one.emitted for one in part.stats.rows[0].trace) == part.stats.rows[0].tokens
+
+
 def test_long_texts_are_spoken_in_pieces(pipe: TextToSpeechPipeline) -> None:
     text = "go, " * 50
     whole = speak(pipe, text, max_frames=8, temperature=2.0, residual_temperature=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from mmspec.drafters.jacobi import JacobiDrafter
 from mmspec.drafters.model import ModelDrafter
 from mmspec.drafters.ngram import NGramDrafter
 from mmspec.training.vlm_tokenizer import VOCAB_SIZE, picture_processor
-from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3
+from mmspec.vlm.images import load_image
+from tests.oracles.vlm import reading_model, tiny_block, tiny_eagle3, tiny_mtp
 
 BUDGET = 12
 
@@ -52,6 +54,8 @@ def test_speculation_changes_no_answer(pipe: VisionLanguagePipeline, temperature
         ModelDrafter(3, model=reading_model()),
         ModelDrafter(3, model=reading_model(1)),
         tiny_block(reading_model(), num_nodes=12),
+        tiny_eagle3(reading_model(), compression="pool"),
+        tiny_mtp(reading_model(), tree="dynamic", num_nodes=9),
     ):
         pipe.drafter = drafter
         output = ask(pipe, temperature=temperature)
@@ -93,6 +97,37 @@ def test_several_pictures_in_one_prompt(pipe: VisionLanguagePipeline) -> None:
     assert pipe("compare", both[::-1], max_new_tokens=6, seed=0).tokens != pair.tokens
 
 
+def kinds_of_pictures() -> dict[str, Any]:
+    """One of each kind that users have and the vision tower does not expect."""
+    noise = np.random.default_rng(0).integers(0, 256, (32, 48), dtype=np.uint8)
+    turned, rotated = io.BytesIO(), Image.Exif()
+    rotated[0x0112] = 6
+    picture().save(turned, "JPEG", exif=rotated)
+    return {
+        "grey": Image.fromarray(noise), "alpha": picture().convert("RGBA"), "cmyk": picture().convert("CMYK"),
+        "palette": picture().convert("P"), "16 bits": Image.fromarray(noise.astype(np.uint16) * 257),
+        "one pixel": Image.new("RGB", (1, 1), "red"), "narrow": picture(2, (16, 384)), "turned": turned.getvalue(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(kinds_of_pictures()))
+def test_every_kind_of_picture_is_answered(pipe: VisionLanguagePipeline, kind: str) -> None:
+    """And the text-only question after it as if it had not been there."""
+    text = pipe("hello", max_new_tokens=6).tokens
+    shown = kinds_of_pictures()[kind]
+    plain = pipe("read", shown, max_new_tokens=8, speculate=False)
+    pipe.drafter = tiny_block(reading_model(), num_nodes=9)
+    assert pipe("read", shown, max_new_tokens=8).tokens == plain.tokens
+    assert pipe("hello", max_new_tokens=6).tokens == text
+    assert pipe("read", load_image(shown), max_new_tokens=8).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("size", [(1, 400), (4000, 1)])
+def test_pictures_too_narrow_for_the_processor_are_named(pipe: VisionLanguagePipeline, size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"LlavaProcessor cannot read pictures of {size[0]} x {size[1]} pixels"):
+        pipe("read", picture(2, size), max_new_tokens=4)
+
+
 def written(pipe: VisionLanguagePipeline) -> str:
     [text] = pipe("what is this?", picture(), max_new_tokens=BUDGET, min_new_tokens=BUDGET, speculate=False).texts
     assert len(text) == BUDGET
@@ -104,7 +139,13 @@ def test_a_stop_string_ends_the_answer_wherever_a_draft_ends(pipe: VisionLanguag
     for first in (0, 3, 6):
         stop = text[first : first + 3]
         place = text.find(stop)
-        for drafter in (None, NGramDrafter(), ModelDrafter(5, model=reading_model())):
+        for drafter in (
+            None,
+            NGramDrafter(),
+            ModelDrafter(5, model=reading_model()),
+            tiny_block(reading_model(), num_nodes=9),
+            tiny_mtp(reading_model()),
+        ):
             pipe.drafter = drafter
             output = pipe(
                 "what is this?", picture(), max_new_tokens=BUDGET, min_new_tokens=BUDGET, stop_strings=["@@@", stop]
@@ -138,7 +179,13 @@ def test_no_stop_token_before_the_minimum(pipe: VisionLanguagePipeline) -> None:
     text = pipe("what is this?", picture(), max_new_tokens=BUDGET).tokens[0]
     stop = text[2]  # a token that would end it early
     assert len(pipe("what is this?", picture(), max_new_tokens=BUDGET, stop_tokens=[stop]).tokens[0]) <= 3
-    for drafter in (None, NGramDrafter(), ModelDrafter(4, model=reading_model())):
+    for drafter in (
+        None,
+        NGramDrafter(),
+        ModelDrafter(4, model=reading_model()),
+        tiny_block(reading_model()),
+        tiny_mtp(reading_model()),
+    ):
         pipe.drafter = drafter
         longer = pipe("what is this?", picture(), max_new_tokens=BUDGET, min_new_tokens=8, stop_tokens=[stop]).tokens[
             0
@@ -204,6 +251,8 @@ def test_laws_of_paths_equal_generate(pipe: VisionLanguagePipeline, options: dic
         NGramDrafter(),
         ModelDrafter(4, model=reading_model()),
         tiny_block(reading_model(), num_nodes=9),
+        tiny_eagle3(reading_model()),
+        tiny_mtp(reading_model()),
     ):
         pipe.drafter = drafter
         assert pipe("what is this?", picture(), max_new_tokens=24, **options).tokens[0] == tokens
@@ -283,7 +332,7 @@ def test_pictures_that_messages_lack_or_leave(pipe: VisionLanguagePipeline) -> N
     with pytest.raises(ValueError, match="`role`"):
         pipe(messages=[{"role": "robot", "content": "hi"}])
     with pytest.raises(ValueError, match="`type`"):
-        pipe(messages=[{"role": "user", "content": [{"type": "video"}]}])
+        pipe(messages=[{"role": "user", "content": [{"type": "audio"}]}])
 
 
 def test_drafters_that_do_not_fit_are_refused_before_the_first_forward(pipe: VisionLanguagePipeline) -> None:

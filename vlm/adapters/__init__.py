@@ -9,12 +9,13 @@ _ROTARY = "mmspec.vlm.adapters.rotary:RotaryGridAdapter"
 ADAPTERS = Registry(
     "vision-language model",
     {
-        "glm_ocr": _ROTARY,
+        "glm_ocr": "mmspec.vlm.adapters.rotary:FramedGridAdapter",
         "got_ocr2": _PLAIN,
         "idefics3": _PLAIN,
         "internvl": _PLAIN,
         "llava": _PLAIN,
         "llava_next": _PLAIN,
+        "llava_onevision": _PLAIN,
         "paligemma": "mmspec.vlm.adapters.paligemma:PaliGemmaAdapter",
         "qwen2_5_vl": _ROTARY,
         "qwen2_vl": _ROTARY,

@@ -1,0 +1,1 @@
+"""What the Gradio demos are made of. Only :mod:`demos.ui.tabs` and :mod:`demos.ui.launch` know Gradio."""
