@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from mmspec.pipelines.any_order import AnyOrderPipeline as AnyOrderPipeline
     from mmspec.pipelines.auto import AutoImagePipeline as AutoImagePipeline
     from mmspec.pipelines.auto_speech import AutoSpeechRecognitionPipeline as AutoSpeechRecognitionPipeline
+    from mmspec.pipelines.auto_text_to_speech import AutoTextToSpeechPipeline as AutoTextToSpeechPipeline
     from mmspec.pipelines.auto_vision_language import AutoVisionLanguagePipeline as AutoVisionLanguagePipeline
     from mmspec.pipelines.base import SpecPipeline as SpecPipeline
     from mmspec.pipelines.causal_lm import CausalLMPipeline as CausalLMPipeline
     from mmspec.pipelines.chameleon import ChameleonPipeline as ChameleonPipeline
+    from mmspec.pipelines.csm import CsmPipeline as CsmPipeline
     from mmspec.pipelines.emu3 import Emu3Pipeline as Emu3Pipeline
     from mmspec.pipelines.janus import JanusPipeline as JanusPipeline
     from mmspec.pipelines.llamagen import LlamaGenPipeline as LlamaGenPipeline
@@ -88,9 +90,11 @@ _EXPORTS = {
     "AutoImagePipeline": "mmspec.pipelines.auto",
     "AudioProjector": "mmspec.speech.tiny_asr",
     "AutoSpeechRecognitionPipeline": "mmspec.pipelines.auto_speech",
+    "AutoTextToSpeechPipeline": "mmspec.pipelines.auto_text_to_speech",
     "AutoVisionLanguagePipeline": "mmspec.pipelines.auto_vision_language",
     "CausalLMPipeline": "mmspec.pipelines.causal_lm",
     "ChameleonPipeline": "mmspec.pipelines.chameleon",
+    "CsmPipeline": "mmspec.pipelines.csm",
     "DecodeStats": "mmspec.core.stats",
     "DiscreteVideoTokenizer": "mmspec.image.video_tokenizer",
     "Emu3Pipeline": "mmspec.pipelines.emu3",

@@ -28,6 +28,31 @@ class Reference:
         return self.text + (" " if self.text[-1] in ".," else ", ") + text
 
 
+def read_recording(
+    audio: Any, rate: int | None, sampling_rate: int, longest: float = SECONDS[1], name: str = "`reference`"
+) -> Tensor:
+    """Samples (n,) of one speaker's recording at ``sampling_rate``.
+
+    Args:
+        audio: Anything that :func:`mmspec.speech.audio.load_audio` reads; other rates are resampled.
+        rate: Rate of a bare array.
+        sampling_rate: Rate of the result, in Hz.
+        longest: Most seconds.
+        name: What messages call it.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: If it cannot be read, is too short or too long, silent, or not finite.
+    """
+    clip = load_audio(audio, sampling_rate, rate)
+    if not SECONDS[0] <= clip.seconds <= longest:
+        raise ValueError(
+            f"{name} lasts {clip.seconds:.2f} s; it must last {SECONDS[0]} to {longest:.1f} s of one speaker."
+        )
+    if float(clip.samples.abs().max()) < _SILENCE:
+        raise ValueError(f"{name} is silent; give a recording of speech.")
+    return clip.samples
+
+
 def read_reference(
     audio: Any, text: str | None, rate: int | None, codec: SpeechCodec, frame_stack: int = 1
 ) -> Reference:
@@ -47,11 +72,5 @@ def read_reference(
     if text is None:
         raise ValueError("`reference` needs `reference_text`: the words that are said in it.")
     words = speakable(text)
-    clip = load_audio(audio, codec.config.sample_rate, rate)
-    if not SECONDS[0] <= clip.seconds <= SECONDS[1]:
-        raise ValueError(
-            f"`reference` lasts {clip.seconds:.2f} s; it must last {SECONDS[0]} to {SECONDS[1]} s of one speaker."
-        )
-    if float(clip.samples.abs().max()) < _SILENCE:
-        raise ValueError("`reference` is silent; give a recording of speech.")
-    return Reference(words, codec.encode(clip.samples, frame_stack))
+    samples = read_recording(audio, rate, codec.config.sample_rate)
+    return Reference(words, codec.encode(samples, frame_stack))

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mmspec.acceptance.base import Acceptance
-from mmspec.core.guidance import Guidance
-from mmspec.core.loop import Decoder, Progress
-from mmspec.core.sampling import SamplingParams
-from mmspec.core.stats import DecodeStats, merge_stats
-from mmspec.core.stopping import FinishReason, Stopping
 from mmspec.drafters.base import Drafter, check_positive
-from mmspec.pipelines.base import DecodeRequest, SpecPipeline
 from mmspec.pipelines.seeds import row_seeds
-from mmspec.pipelines.speech_frames import FrameRequest, count_calls, open_frames
+from mmspec.pipelines.speaking import Sound, SpeakingPipeline
+from mmspec.pipelines.speech_frames import FrameRequest
 from mmspec.pipelines.speech_reference import Reference, read_reference
-from mmspec.pipelines.speech_synthesis_output import AudioChunk, SynthesisOutput, as_type, check_output_type
+from mmspec.pipelines.speech_synthesis_output import AudioChunk, SynthesisOutput
 from mmspec.speech.code_sampling import CodeSampling
 from mmspec.speech.codec import SpeechCodec
-from mmspec.speech.codec_stream import CodecStream, decode
+from mmspec.speech.codec_stream import CodecStream
 from mmspec.speech.mask_predictor import MaskPredictor, masks_left
 from mmspec.speech.speakable import speakable
 from mmspec.speech.talker import SpeechTalker
@@ -36,7 +28,7 @@ SPEEDS = (0.5, 2.0)
 """Slowest and fastest speech."""
 
 
-class TextToSpeechPipeline(SpecPipeline):
+class TextToSpeechPipeline(SpeakingPipeline):
     """Speak texts.
 
     Args:
@@ -81,6 +73,29 @@ class TextToSpeechPipeline(SpecPipeline):
         """Samples a second of the waveforms."""
         rate: int = self.codec.config.sample_rate
         return rate
+
+    @property
+    def num_codebooks(self) -> int:
+        books: int = self.talker.config.num_codebooks
+        return books
+
+    @property
+    def num_codes(self) -> int:
+        codes: int = self.codec.config.num_codes
+        return codes
+
+    @property
+    def end_token(self) -> int:
+        end: int = self.talker.config.end_code
+        return end
+
+    @property
+    def network(self) -> SpeechTalker:
+        talker: SpeechTalker = self.talker
+        return talker
+
+    def open_sound(self) -> Sound:
+        return CodecStream(self.codec)
 
     @torch.no_grad()
     def __call__(
@@ -140,10 +155,9 @@ class TextToSpeechPipeline(SpecPipeline):
         Raises:
             TypeError, ValueError, FileNotFoundError: For bad arguments, before the first forward.
         """
-        self.check_callback(callback_on_step_end_tensor_inputs)
-        check_positive("micro_batch_size", micro_batch_size)
-        check_positive("num_waveforms_per_prompt", num_waveforms_per_prompt)
-        check_output_type(output_type)
+        self._check_call(
+            output_type, layout, num_waveforms_per_prompt, micro_batch_size, callback_on_step_end_tensor_inputs
+        )
         codes = self._sampling(
             {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty},
             {"temperature": residual_temperature, "top_k": residual_top_k, "top_p": residual_top_p},
@@ -159,21 +173,9 @@ class TextToSpeechPipeline(SpecPipeline):
             )
             for start in range(0, len(pieces), micro_batch_size)
         ]
-        spoken: list[Tensor] = []
-        parts: list[DecodeStats] = []
-        last: dict[int, tuple[Decoder, Progress]] = {}
-        for decoder, progress in self.run_decoders(requests, callback_on_step_end, callback_on_step_end_tensor_inputs):
-            last[id(decoder)] = (decoder, progress)
-        for number, (decoder, progress) in enumerate(last.values()):
-            start = number * micro_batch_size
-            spoken += self._settle(pieces[start : start + micro_batch_size], decoder, progress)
-            parts.append(decoder.stats)
-        output = self._joined(texts, pieces, spoken, merge_stats(parts), max_frames)
-        if output_type != "tokens":
-            with output.stats.timed("decode"):
-                output.audios = [as_type(decode(self.codec, row), output_type) for row in output.tokens]
-        self.maybe_free_model_hooks()
-        return output
+        return self._speak(
+            texts, pieces, requests, max_frames, output_type, callback_on_step_end, callback_on_step_end_tensor_inputs
+        )
 
     @torch.no_grad()
     def stream(
@@ -207,9 +209,8 @@ class TextToSpeechPipeline(SpecPipeline):
         Raises:
             TypeError, ValueError, FileNotFoundError: For bad arguments, before the first forward.
         """
-        check_output_type(output_type)
-        if output_type == "tokens" or not isinstance(prompt, str):
-            raise ValueError("`stream` speaks one text and yields sound; call the pipeline for several or for tokens.")
+        self._check_call(output_type, layout)
+        self._check_streamed(prompt, output_type)
         codes = self._sampling(
             {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty},
             {"temperature": residual_temperature, "top_k": residual_top_k, "top_p": residual_top_p},
@@ -222,71 +223,11 @@ class TextToSpeechPipeline(SpecPipeline):
         requests = [self._request([piece], voice, codes, speed, speculate, layout, depth_calls) for piece in pieces]
         return self._chunks(texts, pieces, requests, max_frames, output_type)
 
-    @torch.no_grad()
-    def _chunks(
-        self,
-        texts: list[str],
-        pieces: list[Piece],
-        requests: list[FrameRequest],
-        max_frames: int | None,
-        output_type: str,
-    ) -> Iterator[AudioChunk]:
-        begun, first_audio = time.perf_counter(), None
-        sound, waveform = CodecStream(self.codec), []
-        spoken: list[Tensor] = []
-        parts: list[DecodeStats] = []
-        left = max_frames
-        for piece, request in zip(pieces, requests, strict=True):
-            if left is not None:
-                if left == 0:
-                    break
-                request.stopping = self._stopping(min(piece.budget, left))
-            sent = 0
-            for opened, latest in self.run_decoders([request]):
-                decoder, progress = opened, latest
-                ready = progress.lengths[0] // self.talker.config.num_codebooks
-                if ready - sent >= sound.block or (progress.finished and ready > sent):
-                    samples = sound.push(self._frames(progress.tokens[0], progress.lengths[0])[sent:ready])
-                    sent = ready
-                    if len(samples):
-                        first_audio = first_audio or time.perf_counter() - begun
-                        waveform.append(samples)
-                        count_calls(decoder)
-                        so_far = merge_stats([*parts, decoder.stats])
-                        yield AudioChunk(as_type(samples, output_type), self.sampling_rate, stats=so_far)
-            spoken += self._settle([piece], decoder, progress)
-            parts.append(decoder.stats)
-            left = None if left is None else left - len(spoken[-1])
-            if self.interrupt:
-                break
-        stats = merge_stats(parts)
-        output = self._joined(texts, pieces[: len(spoken)], spoken, stats, max_frames)
-        tail = sound.push(output.tokens[0][:0], last=True)
-        stats.seconds["first_audio"] = first_audio or time.perf_counter() - begun
-        output.audios = [as_type(torch.cat([*waveform, tail]), output_type)]
-        self.maybe_free_model_hooks()
-        yield AudioChunk(
-            as_type(tail, output_type), self.sampling_rate, finished=True, output=output, stats=output.stats
-        )
-
-    def open_decoder(self, request: DecodeRequest) -> Any:
-        """Build the decoder of a request of this pipeline; nothing of it stays on the pipeline."""
-        assert isinstance(request, FrameRequest)
-        return open_frames(request, self._execution_device)
-
     def _texts(self, prompt: str | Sequence[str]) -> list[str]:
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not texts:
             raise ValueError("`prompt` is an empty list; give at least one text.")
         return [speakable(text) for text in texts]
-
-    def _sampling(self, first: Mapping[str, Any], rest: Mapping[str, Any]) -> CodeSampling:
-        """The sampling of a call: what it gives, else the checkpoint's."""
-        asked = [{name: value for name, value in given.items() if value is not None} for given in (first, rest)]
-        sampling = CodeSampling.of_settings((self.config.first or {}) | asked[0], (self.config.rest or {}) | asked[1])
-        for book in sampling.of_books(2):
-            book.check_vocabulary(self.codec.config.num_codes)
-        return sampling
 
     def _reference(self, audio: Any, text: str | None, rate: int | None) -> Reference | None:
         if audio is None:
@@ -326,9 +267,6 @@ class TextToSpeechPipeline(SpecPipeline):
             for piece in make_pieces(text, number, seed, rate, max_frames)
         ]
 
-    def _stopping(self, frames: int) -> Stopping:
-        return Stopping(frames * self.talker.config.num_codebooks, (self.talker.config.end_code,))
-
     def _request(
         self,
         pieces: Sequence[Piece],
@@ -339,10 +277,6 @@ class TextToSpeechPipeline(SpecPipeline):
         layout: str,
         depth_calls: int,
     ) -> FrameRequest:
-        formed = SamplingParams()  # the target's logits are the law itself
-        drafter, rule = self.choose_method(speculate and not depth_calls, formed)
-        if drafter is not None:
-            drafter.check_target(self.talker)
         frames = max(piece.budget for piece in pieces)
 
         def model(network: SpeechTalker, device: torch.device) -> Any:
@@ -354,47 +288,7 @@ class TextToSpeechPipeline(SpecPipeline):
                 readings.append(network.read(text_tokens(text).to(device), before, heard, speed))
             return TalkerModel(network, readings, -(-frames // network.config.frame_stack))
 
-        return FrameRequest(
-            model=model, network=self.talker, seeds=[piece.seed for piece in pieces], sampling=formed,
-            stopping=self._stopping(frames), guidance=Guidance(), drafter=drafter, rule=rule, codes=codes,
-            layout=layout, mask_predictor=self.mask_predictor if depth_calls else None, depth_steps=depth_calls,
-        )  # fmt: skip
-
-    def _frames(self, tokens: Tensor, length: int) -> Tensor:
-        """Whole frames (T, G) among the first ``length`` tokens (M,), without the end."""
-        books = self.talker.config.num_codebooks
-        return tokens[: length // books * books].view(-1, books).cpu()
-
-    def _settle(self, pieces: Sequence[Piece], decoder: Decoder, progress: Progress) -> list[Tensor]:
-        """Codes of the rows; each ends at its own budget, whatever that of its neighbours."""
-        count_calls(decoder)
-        rows, books = [], self.talker.config.num_codebooks
-        for place, (piece, tokens) in enumerate(zip(pieces, progress.tokens, strict=True)):
-            frames, row = self._frames(tokens, progress.lengths[place]), decoder.stats.rows[place]
-            if len(frames) > piece.budget:
-                frames = frames[: piece.budget]
-            if row.tokens > piece.budget * books:
-                row.tokens, row.finish_reason = piece.budget * books, FinishReason.LENGTH.name.lower()
-            rows.append(frames)
-        return rows
-
-    def _joined(
-        self, texts: list[str], pieces: list[Piece], spoken: list[Tensor], stats: DecodeStats, max_frames: int | None
-    ) -> SynthesisOutput:
-        tokens, reasons = [], []
-        for number in range(len(texts)):
-            mine = [place for place, piece in enumerate(pieces) if piece.utterance == number]
-            frames = torch.cat([spoken[place] for place in mine])
-            ends = [stats.rows[place].finish_reason for place in mine]
-            reason = next((end for end in ends if end != "stop"), "stop")
-            if max_frames is not None and (len(frames) > max_frames):
-                frames, reason = frames[:max_frames], "length"
-            tokens.append(frames)
-            reasons.append(reason)
-        if "length" in reasons:
-            warnings.warn(
-                f"{reasons.count('length')} of {len(reasons)} utterances did not end within their frames and were cut; "
-                "raise `max_frames`, or try another seed or a lower temperature.",
-                stacklevel=3,
-            )
-        return SynthesisOutput(None, self.sampling_rate, tokens, texts, reasons, stats)
+        filler = self.mask_predictor if depth_calls else None
+        return self._frame_request(
+            pieces, model, codes, speculate, layout, mask_predictor=filler, depth_steps=depth_calls
+        )

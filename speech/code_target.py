@@ -26,6 +26,14 @@ from mmspec.speech.frame_model import BranchingModel, BranchingSession, FrameMod
 LAYOUTS = ("auto", "chain", "fixed")
 
 
+def check_layout(layout: str, rows: int = 1) -> None:
+    """Raise ValueError if there is no such layout, or it does not hold ``rows`` rows."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"Unknown `layout` {layout!r}; choose one of {', '.join(LAYOUTS)}.")
+    if layout == "chain" and rows > 1:
+        raise ValueError(f"Layout 'chain' holds one row, but there are {rows}; use 'fixed'.")
+
+
 class CodeTarget:
     """A :class:`mmspec.core.target.Target` over a :class:`FrameModel`.
 
@@ -49,8 +57,7 @@ class CodeTarget:
     """
 
     def __init__(self, model: FrameModel, law: CodeLaw, layout: str = "auto") -> None:
-        if layout not in LAYOUTS:
-            raise ValueError(f"Unknown `layout` {layout!r}; choose one of {', '.join(LAYOUTS)}.")
+        check_layout(layout)
         self.model, self.law, self.layout = model, law, layout
         self.vocab_size, self.device = model.vocab_size, model.device
         self.num_codebooks = model.num_codebooks
@@ -68,8 +75,7 @@ class CodeTarget:
         logits, self.states = self.model.prefill()
         self.talker_calls += 1
         rows = len(logits)
-        if self.layout == "chain" and rows > 1:
-            raise ValueError(f"Layout 'chain' holds one row, but there are {rows}; use 'fixed'.")
+        check_layout(self.layout, rows)
         # for the whole call: a row that is left alone in the midst of a frame has no cache of it
         self._chained = self.layout != "fixed" and rows == 1
         self.frame = torch.zeros(rows, self.num_codebooks, dtype=torch.long, device=self.device)

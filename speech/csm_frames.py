@@ -28,12 +28,20 @@ class CsmFrames(TransformersFrames):
         network: The model.
         prompts: Embedded prompt of each row (L_b, D), see :func:`embed_csm_prompt`.
         max_frames: Frames that a row may have.
+        num_codes: Codes that may be drawn, if the codec has fewer than the model; ``None`` for all of the model's.
     """
 
-    def __init__(self, network: CsmForConditionalGeneration, prompts: Sequence[Tensor], max_frames: int) -> None:
+    def __init__(
+        self,
+        network: CsmForConditionalGeneration,
+        prompts: Sequence[Tensor],
+        max_frames: int,
+        num_codes: int | None = None,
+    ) -> None:
         super().__init__(network, network.backbone_model, network.config.num_hidden_layers, prompts, max_frames)
         self.num_codebooks = network.config.num_codebooks
         self.codes = network.config.vocab_size
+        self.drawable = self.codes if num_codes is None else num_codes
         self.vocab_size = self.codes + 1
         self.end = self.codes
         """Token of the loop that marks the end."""
@@ -42,7 +50,8 @@ class CsmFrames(TransformersFrames):
 
     def allowed(self) -> Tensor:
         tokens = torch.arange(self.vocab_size, device=self.device)
-        return torch.stack([torch.ones_like(tokens, dtype=torch.bool), tokens < self.codes])
+        codes = tokens < self.drawable
+        return torch.stack([codes | (tokens == self.end), codes])
 
     def first_logits(self, hidden: Tensor) -> Tensor:
         return torch.nn.functional.pad(self.network.lm_head(hidden), (0, 1), value=-torch.inf)
@@ -93,3 +102,27 @@ def embed_csm_prompt(
     merged = network._merge_input_ids_with_input_values(input_ids[None], given, cutoffs)
     assert merged is not None
     return merged["inputs_embeds"][0]
+
+
+def encode_csm_audio(network: CsmForConditionalGeneration, samples: Tensor) -> Tensor:
+    """Codes (T, G) of a recording (n,) at the codec's rate."""
+    given = samples.to(network.device, network.dtype)[None, None]
+    codes: Tensor = network.codec_model.encode(given).audio_codes[0].T
+    return codes[:, : network.config.num_codebooks]
+
+
+def embed_csm_codes(network: CsmForConditionalGeneration, input_ids: Tensor, codes: Sequence[Tensor]) -> Tensor:
+    """Embedded prompt (L, D) of one row, as :func:`embed_csm_prompt`, from recordings that are encoded already.
+
+    Args:
+        input_ids: Tokens (L,) with one placeholder for each frame of the recordings.
+        codes: Frames (T, G) of each recording.
+    """
+    embedded = network.embed_text_tokens(input_ids)
+    if codes:
+        table, config = network.backbone_model.embed_tokens, network.config
+        frames = torch.cat(list(codes))
+        end = torch.full_like(frames[:1], config.codebook_eos_token_id)
+        embedded[input_ids == config.audio_token_id] = table(frames[None])[0]
+        embedded[input_ids == config.audio_eos_token_id] = table(end[None])[0]
+    return embedded

@@ -209,12 +209,15 @@ def tts(
     from mmspec.bench.tts import TtsBench, read_sentences, run_tts_bench
     from mmspec.bench.tts_methods import choose_tts_methods
     from mmspec.models.loading import local_folder
+    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
 
     methods = choose_tts_methods(method, quick)
     json_file, plot = _targets("tts", json_file, plot, out)
     count = items if items is not None else 3 if quick else 20
     sentences = text or read_sentences(local_folder(model) or Path(model), count)
     pipe = load_voice(model, device, dtype)
+    if not isinstance(pipe, TextToSpeechPipeline):
+        raise ValueError(f"{model} is a {type(pipe).__name__}; the suite measures a TextToSpeechPipeline.")
     with progress("sentences", len(sentences)) as on_item:
         report = run_tts_bench(pipe, TtsBench(model, methods, sentences, seed), on_item)
     show(report.table())

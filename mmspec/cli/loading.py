@@ -29,10 +29,10 @@ def load_recogniser(model: str, device: str = "auto", dtype: str = "auto") -> An
 
 
 def load_voice(model: str, device: str = "auto", dtype: str = "auto") -> Any:
-    """Load the text-to-speech pipeline ``model`` onto ``device``."""
-    from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
+    """Load the voice ``model`` onto ``device``: an embedded or saved pipeline, or a speech model of transformers."""
+    from mmspec.pipelines.auto_text_to_speech import AutoTextToSpeechPipeline
 
-    return _load(TextToSpeechPipeline, model, device, dtype)
+    return _load(AutoTextToSpeechPipeline, model, device, dtype)
 
 
 def load_video_pipeline(model: str, device: str = "auto", dtype: str = "auto") -> Any:

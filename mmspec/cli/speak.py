@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -33,6 +34,7 @@ def speak(
     seed: Annotated[int | None, typer.Option(help="Seed of the first text; the next have seed + 1, ...")] = None,
     reference: Annotated[Path | None, typer.Option(help="Recording that the speech continues in manner.")] = None,
     reference_text: Annotated[str | None, typer.Option(help="What is said in it.")] = None,
+    speaker: Annotated[int | None, typer.Option(help="Number of the speaker, for voices that have several.")] = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     repetition_penalty: Annotated[
@@ -76,10 +78,12 @@ def speak(
     set_method(pipe, drafter, acceptance, assignments or [])
     asked: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "repetition_penalty": repetition_penalty,
-        "residual_temperature": residual_temperature, "residual_top_k": residual_top_k, "speed": speed, "max_frames": max_frames, "reference": reference,
-        "reference_text": reference_text, "speculate": not plain, "depth": depth, "depth_steps": depth_steps,
-        "output_type": "pcm",
+        "residual_temperature": residual_temperature, "residual_top_k": residual_top_k, "max_frames": max_frames,
+        "reference": reference, "reference_text": reference_text, "speculate": not plain, "output_type": "pcm",
+        "speaker": speaker, "speed": None if speed == 1.0 else speed, "depth": None if depth == "ar" else depth,
+        "depth_steps": None if depth == "ar" else depth_steps,
     }  # fmt: skip
+    asked = _known(pipe, asked)
     if stream is not None:
         _stream(pipe, texts[0], stream, overwrite, asked)
         return
@@ -87,6 +91,20 @@ def speak(
     for number, target in enumerate(targets):
         tell_files([output.save(unlinked(target, out), number)])
     say(str(output.stats))
+
+
+def _known(pipe: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is ``asked`` for at all.
+
+    Raises:
+        ValueError: If the voice has no such option.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    if unknown := sorted(given.keys() - inspect.signature(type(pipe).__call__).parameters.keys()):
+        raise ValueError(
+            f"A {type(pipe).__name__} takes no {', '.join('--' + name.replace('_', '-') for name in unknown)}; leave it out."
+        )
+    return given
 
 
 def _stream(pipe: Any, text: str, place: str, overwrite: bool, asked: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mmspec import ResidualDrafter
 from mmspec.cli.app import app
-from tests.oracles.synthesis import tiny_heads, tiny_voice
+from tests.oracles.synthesis import tiny_csm_voice, tiny_heads, tiny_voice
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were cut")
 
@@ -20,6 +20,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*were cut")
 def voice(tmp_path_factory: Any) -> str:
     path = tmp_path_factory.mktemp("voice")
     tiny_voice(ResidualDrafter(heads=tiny_heads("chained"))).save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def csm(tmp_path_factory: Any) -> str:
+    path = tmp_path_factory.mktemp("csm")
+    tiny_csm_voice(ResidualDrafter()).save_pretrained(path)
     return str(path)
 
 
@@ -68,6 +75,27 @@ def test_refusals(arguments: list[str], said: str, voice: str) -> None:
     result = run(*arguments, "--model", voice)
     assert result.exit_code != 0
     assert said in result.output + str(result.stderr)
+
+
+def test_csm(csm: str, voice: str, tmp_path: Path) -> None:
+    made = [tmp_path / f"{name}.wav" for name in ("drafted", "plain", "other")]
+    asked = (["--speaker", "0"], ["--plain"], ["--speaker", "1"])
+    for file, options in zip(made, asked, strict=True):
+        result = run("no", "--model", csm, "-o", str(file), "--temperature", "1", "--top-k", "9", *options)
+        assert result.exit_code == 0, result.output
+    samples = [soundfile.read(file, dtype="int16") for file in made]
+    assert samples[0][1] == 24_000
+    assert (samples[0][0] == samples[1][0]).all()
+    assert (samples[0][0] != samples[2][0]).any()
+    for model, options, said in (
+        (csm, ["--speed", "2"], "takes no --speed"),
+        (csm, ["--depth", "maskgit"], "--depth-steps"),
+        (voice, ["--speaker", "1"], "takes no --speaker"),
+    ):
+        refused = run("no", "--model", model, "-o", str(tmp_path / "no.wav"), *options)
+        assert refused.exit_code != 0
+        assert said in refused.output + str(refused.stderr)
+    assert not (tmp_path / "no.wav").exists()
 
 
 def test_a_text_that_cannot_be_read(voice: str, tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ CHECKPOINTS = ROOT / "mmspec" / "checkpoints"
 #: pages whose Python needs released weights, or a machine that a test has not
 UNRUN = ("benchmarks.md", "checkpoints.md", "cluster.md", "demos.md", "families/")
 #: single blocks, by page and line of their text, that need what no embedded checkpoint has
-NEEDS = {("text-to-speech.md", 'depth="maskgit"'): "a network that mmspec/tiny-tts has not"}
+NEEDS = {
+    ("text-to-speech.md", 'depth="maskgit"'): "a network that mmspec/tiny-tts has not",
+    ("text-to-speech.md", "sesame/csm-1b"): "released weights",
+}
 
 
 def python(page: Path) -> list[Block]:

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import CsmConfig, CsmForConditionalGeneration, MimiConfig
+from transformers import (
+    CsmConfig,
+    CsmForConditionalGeneration,
+    CsmProcessor,
+    EncodecFeatureExtractor,
+    MimiConfig,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.csm.configuration_csm import CsmDepthDecoderConfig
 from transformers.models.moshi.configuration_moshi import MoshiDepthConfig
 from transformers.models.moshi.modeling_moshi import MoshiDepthDecoder
@@ -27,6 +35,7 @@ from mmspec.core.sampling import SamplingParams
 from mmspec.core.stats import DecodeStats
 from mmspec.core.stopping import Stopping
 from mmspec.drafters.base import Drafter, DraftSetup
+from mmspec.pipelines.csm import CsmPipeline
 from mmspec.pipelines.text_to_speech import TextToSpeechPipeline
 from mmspec.speech.code_sampling import CodeLaw, CodeSampling
 from mmspec.speech.code_target import CodeTarget
@@ -146,11 +155,47 @@ def tiny_csm() -> CsmForConditionalGeneration:
     )  # fmt: skip
     config = CsmConfig(
         num_codebooks=BOOKS, vocab_size=19, text_vocab_size=99, hidden_size=48, intermediate_size=64,
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
         pad_token_id=0, codebook_pad_token_id=18, codebook_eos_token_id=0, bos_token_id=1, audio_token_id=97,
         audio_eos_token_id=98, depth_decoder_config=depth, codec_config=codec,
     )  # fmt: skip
-    return lively(CsmForConditionalGeneration(config))
+    model = CsmForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(5)
+    for name, buffer in model.codec_model.named_buffers():
+        if name.endswith("embed_sum"):  # zero at first: all codes would sound alike
+            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+    return lively(model)
+
+
+#: frames of recordings, as the tiny codec makes them
+CSM_LENGTHS = {
+    "kernel_sizes": [7, 3, 1, 8, 3, 1, 16, 3, 4], "strides": [1, 1, 1, 4, 1, 1, 8, 1, 2], "dilations": [1] * 9,
+    "use_causal_conv": True,
+}  # fmt: skip
+_TEMPLATE = (
+    "{% for message in messages %}{% for part in message['content'] %}{% if part['type'] == 'text' %}"
+    "{{ bos_token }}[{{ message['role'] }}]{{ part['text'] }}{{ eos_token }}"
+    "{% else %}<|AUDIO|><|audio_eos|>{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+def tiny_csm_processor(template: str | None = _TEMPLATE, rate: int = 24_000) -> CsmProcessor:
+    """A processor whose tokens are characters."""
+    special = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 3, "<|AUDIO|>": 97, "<|audio_eos|>": 98}
+    characters = {chr(code): place + 4 for place, code in enumerate([*range(32, 64), *range(91, 123)])}
+    inner = Tokenizer(models.WordLevel({**special, **characters}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.add_special_tokens(list(special))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    )  # fmt: skip
+    return CsmProcessor(EncodecFeatureExtractor(sampling_rate=rate), tokenizer, chat_template=template)
+
+
+def tiny_csm_voice(drafter: Drafter | None = None, **settings: Any) -> CsmPipeline:
+    pipe = CsmPipeline(tiny_csm(), tiny_csm_processor(), drafter, **settings)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def tiny_omni_talker() -> Qwen3OmniMoeTalkerForConditionalGeneration:

@@ -145,6 +145,10 @@ def test_callback_and_interruption(pipe: TextToSpeechPipeline) -> None:
     assert cut.finish_reasons == ["interrupted"]
     whole = speak(pipe, "yes, go on.")
     assert torch.equal(whole.tokens[0][: len(cut.tokens[0])], cut.tokens[0])
+    rest = speak(pipe, ["yes, go on.", "no"], micro_batch_size=1, callback_on_step_end=stop)
+    assert torch.equal(rest.tokens[0], cut.tokens[0])
+    assert rest.finish_reasons == ["interrupted", "interrupted"]
+    assert len(rest.audios[1]) == 0  # not begun
 
 
 def test_saved_and_loaded(pipe: TextToSpeechPipeline, tmp_path: Path) -> None:
