@@ -18,8 +18,6 @@ CHECKPOINTS = ROOT / "mmspec" / "checkpoints"
 
 LICENCES = ("LICENSE", "NOTICE")
 
-#: pages of the navigation that may be absent: written elsewhere, or made with a checkpoint that has yet to be trained
-COMING = ("embedded/tiny-vlm.md",)
 
 _LINK = re.compile(r"(?P<begin>!?\[(?P<text>[^\]]*)\]\()(?P<link>[^)\s#]+)(?P<end>[^)]*\))")
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([^`]+)`")
@@ -29,7 +27,6 @@ _sources = tempfile.TemporaryDirectory(prefix="mmspec-docs-")
 @event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config: Any) -> Any:
     """Drop absent pages from the navigation, and lay out the package as it is installed."""
-    config.nav = _present(config.nav, Path(config.docs_dir))
     _lay_out(Path(_sources.name) / "mmspec")
     config.mdx_configs["pymdownx.snippets"]["base_path"] = [str(ROOT)]  # wherever the command was started
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [_sources.name]
@@ -72,20 +69,6 @@ def on_shutdown() -> None:
 def _cards() -> dict[str, Path]:
     """Model cards by their place on the site."""
     return {f"embedded/{card.parent.name}.md": card for card in sorted(CHECKPOINTS.glob("*/README.md"))}
-
-
-def _present(nav: list[Any], folder: Path) -> list[Any]:
-    """The navigation without the absent pages of :data:`COMING`; empty sections go as well."""
-    kept: list[Any] = []
-    for entry in nav:
-        (title, value), *_ = entry.items()
-        if isinstance(value, list):
-            value = _present(value, folder)
-        elif value in COMING and not (folder / value).is_file() and value not in _cards():
-            value = None
-        if value:
-            kept.append({title: value})
-    return kept
 
 
 def _place(target: Path) -> str | None:

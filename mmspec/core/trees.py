@@ -20,6 +20,8 @@ from torch import Tensor
 
 from mmspec.core.draft import Draft, DraftLaw, ancestors
 
+_WORD = 62  # nodes whose relations fit into an integer
+
 
 @dataclass(frozen=True)
 class StaticTree:
@@ -321,10 +323,23 @@ class TokenTree:
 def joined_trees(trees: Sequence[TokenTree], device: torch.device) -> Draft:
     """Trees of the rows as one draft of chosen tokens."""
     most = max(len(tree.tokens) for tree in trees)
-    tokens, parent = (
-        torch.tensor([part + [0] * (most - len(part)) for part in parts], device=device)
-        for parts in ([tree.tokens for tree in trees], [tree.parents for tree in trees])
-    )
+    rows = [[part + [0] * (most - len(part)) for part in (tree.tokens, tree.parents)] for tree in trees]
+    tokens, parent = torch.tensor(rows, device=device).unbind(1)
+    relations = _relations([parents for _, parents in rows], device) if most <= _WORD else None
     count = torch.tensor([len(tree.tokens) for tree in trees], device=device)
     valid = torch.arange(most, device=device) < count[:, None]
-    return Draft(tokens, DraftLaw.DETERMINISTIC, parent=parent, valid=valid)
+    return Draft(tokens, DraftLaw.DETERMINISTIC, parent=parent, valid=valid, relations=relations)
+
+
+def _relations(parents: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ancestors (B, N, N) and depths (B, N) of trees that are known on the host, where a path is a word of bits."""
+    paths, depths = [], []
+    for row in parents:
+        path, depth = [1], [0]
+        for node, above in enumerate(row[1:], start=1):
+            path.append(path[above] | 1 << node)
+            depth.append(depth[above] + 1)
+        paths.append(path)
+        depths.append(depth)
+    bits = torch.tensor(paths, device=device)[:, :, None] >> torch.arange(len(parents[0]), device=device)
+    return bits.bitwise_and_(1).bool(), torch.tensor(depths, device=device)

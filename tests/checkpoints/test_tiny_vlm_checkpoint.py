@@ -31,7 +31,7 @@ def test_files_are_small_and_licensed() -> None:
     assert "Twemoji" in (FOLDER / "NOTICE").read_text()
     assert {item.task for item in ITEMS} == {"json", "name", "read"}
     for path in FOLDER.rglob("*.json"):
-        assert "_name_or_path" not in path.read_text() or path.name == "training.json"
+        assert '"_name_or_path": "/' not in path.read_text()  # the folder of a training run is nobody's business
 
 
 def test_it_reads_lines_that_it_never_saw(pipe: VisionLanguagePipeline) -> None:

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.draft import Draft, DraftLaw
+from mmspec.core.draft import Draft, DraftLaw, ancestors
 from mmspec.core.trees import (
     Candidates,
+    TokenTree,
     best_static_paths,
     expected_length,
+    joined_trees,
     prune,
     select_best,
     static_tree,
@@ -165,3 +167,18 @@ def test_expected_length_sums_path_products() -> None:
     shares = torch.tensor([[1.0, 0.5, 0.25, 0.5, 0.0, 0.5]])
     assert TREE.parent is not None
     assert float(expected_length(shares.log(), TREE.parent)) == pytest.approx(0.5 + 0.25 + 0.25 + 0.0 + 0.125)
+
+
+def test_joined_trees_know_their_relations() -> None:
+    """Relations found on the host are those of the parents, padding included."""
+    one, other = TokenTree(3), TokenTree(5)
+    for above, token in ((0, 1), (0, 2), (1, 4), (3, 4)):
+        one.add(above, token)
+    other.add(0, 9)
+    draft = joined_trees([one, other], torch.device("cpu"))
+    assert draft.parent is not None
+    assert draft.relations is not None
+    assert torch.equal(draft.ancestors, ancestors(draft.parent))
+    assert torch.equal(draft.depth, ancestors(draft.parent).sum(-1) - 1)
+    assert draft.valid is not None
+    assert draft.valid.sum(-1).tolist() == [5, 2]
