@@ -90,9 +90,10 @@ def draw_token(logits: Tensor, params: SamplingParams, gumbel: Tensor) -> Tensor
     only_top_k = params.top_k > 0 and params.top_p == 1 and params.min_p == 0
     if only_top_k and logits.device.type == "cpu":  # elsewhere the test would cost a synchronisation
         token = draw(logits / max(params.temperature, 1e-5), gumbel)
-        above = torch.count_nonzero(logits > logits.gather(-1, token[..., None]), dim=-1)
-        if bool((above < params.top_k).all()):
-            return token
+        outside = (logits > logits.gather(-1, token[..., None])).sum(-1, dtype=torch.int32) >= params.top_k
+        if bool(outside.any()):  # few: only they need the truncated law
+            token[outside] = draw(process(logits[outside], params), gumbel.expand_as(logits)[outside])
+        return token
     return draw(process(logits, params), gumbel)
 
 
