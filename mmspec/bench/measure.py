@@ -34,6 +34,8 @@ class BenchItem(Protocol):
 
 T = TypeVar("T", bound=BenchItem)
 
+_WARM_SECONDS = 0.06
+
 
 def run_timed(
     pipe: Any,
@@ -57,8 +59,9 @@ def run_timed(
 class ForwardClock:
     """Time the target's forward on half a picture of cache, which is the mean length over a run.
 
-    A turn is a few forwards of every width, so that a forward meets the processor's caches as those of its own width leave
-    them, which is how a decoding loop runs. There is a turn after every item of a bench: a machine that is slower for a
+    A turn is a few forwards of every width, behind as many of the same width as take a while: a forward then meets the processor's
+    caches as those of its own width leave them, which is how a decoding loop runs. The first ones behind a wide forward
+    take a third longer. There is a turn after every item of a bench: a machine that is slower for a
     while is so for forwards and items alike. The median counts.
     """
 
@@ -81,11 +84,13 @@ class ForwardClock:
         first = len(self.prefills) % len(self.widths)
         for width in self.widths[first:] + self.widths[:first]:
             draft = Draft(tokens[:, :width], DraftLaw.DETERMINISTIC)
-            for repeat in range(-3, repeats):
+            started = _now(self.pipe)
+            while _now(self.pipe) - started < _WARM_SECONDS:
+                target.verify(draft, half + 1)
+            for _ in range(repeats):
                 start = _now(self.pipe)
                 target.verify(draft, half + 1)
-                if repeat >= 0:  # those before follow another width, which a decoding loop seldom does
-                    self.seconds[width].append(_now(self.pipe) - start)
+                self.seconds[width].append(_now(self.pipe) - start)
 
     def times(self) -> ForwardTimes:
         """Medians of all turns."""
