@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 
+from mmspec.models.loading import stored_shapes
 from mmspec.models.strict import list_names
 
 
@@ -19,8 +20,11 @@ def load_transformers_model(name: str | Path, dtype: torch.dtype = torch.float32
     """Load the model that the config of ``name``, a folder or hub id, names.
 
     Raises:
-        ValueError: If it names no class of transformers, or a tensor is missing, superfluous or misshapen.
+        ValueError: If it names no class of transformers, a file of weights is pickled or damaged, or a tensor is missing,
+            superfluous or misshapen.
     """
+    if Path(name).is_dir():
+        stored_shapes(Path(name))  # transformers would not say which file is damaged
     config = transformers.AutoConfig.from_pretrained(name)
     class_name = (config.architectures or [""])[0]
     model_class = getattr(transformers, class_name, None)

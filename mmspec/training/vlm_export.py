@@ -108,11 +108,12 @@ def write_pipeline(pipe: VisionLanguagePipeline, folder: Path) -> None:
     pipe.model.to(torch.float16)
     pipe.save_pretrained(folder)
     pipe.model.to(torch.float32)
-    path = folder / "model" / "config.json"
-    settings = json.loads(path.read_text())
-    settings["dtype"] = "float32"
-    settings.pop("_name_or_path", None)
-    _write(path, settings)
+    for path in (folder / "model_index.json", folder / "model" / "config.json"):
+        settings = json.loads(path.read_text())
+        settings.pop("_name_or_path", None)  # the folder of the training run, which is nobody's business
+        if path.parent != folder:
+            settings["dtype"] = "float32"
+        _write(path, settings)
 
 
 def _write(path: Path, content: Any) -> None:
