@@ -293,7 +293,7 @@ class ResidualSession:
         place = torch.tensor(filled, device=self.target.device)  # book of the first draft code
         noise = self._noise(context, max(tree.depth))
         if self.heads is not None and self.heads.config.kind == "chained":
-            drawn, scores = self._level_by_level(context.root, place, noise, self._plan(tree))
+            drawn, scores = self._level_by_level(context.root, filled, noise, self._plan(tree))
         else:
             drawn, scores = self._at_once(context.root, place, noise, self._plan(tree))
         tokens = torch.cat([context.root[:, None], drawn], dim=1)
@@ -316,26 +316,34 @@ class ResidualSession:
         drawn, scores = self._guess(self._read(read, books), books, noise, plan.best)
         return drawn.flatten(1)[:, plan.pick], scores
 
-    def _level_by_level(self, root: Tensor, place: Tensor, noise: Tensor, plan: TreePlan) -> tuple[Tensor, Tensor]:
+    def _level_by_level(self, root: Tensor, filled: list[int], noise: Tensor, plan: TreePlan) -> tuple[Tensor, Tensor]:
         """As :meth:`_at_once`, each guess knowing those on its path; log-weights are those of chains."""
         assert self.heads is not None
+        place = torch.tensor(filled, device=self.target.device)
         state, code = self._origin(place)[:, None], root[:, None]  # of the nodes that have children (B, n, ...)
         levels, scores = [], []
         for depth, level in enumerate(plan.levels):
             books = place[:, None] + depth  # (B, 1)
             state = self.heads.step(state, self._embedding(code, books - 1), self._known(books))
-            drawn, law = self._guess(self._read(state, books), books, noise[:, depth : depth + 1], level.best)
+            drawn, law = self._guess(
+                self._read(state, books, filled[0] + depth), books, noise[:, depth : depth + 1], level.best
+            )
             levels.append(drawn[:, 0] if level.whole else drawn[:, level.above, level.ranks])
             scores.append(law)
             state, code = state[:, level.inner_above], levels[-1][:, level.inner]
         return torch.cat(levels, dim=1), torch.cat(scores, dim=1)
 
-    def _read(self, states: Tensor, books: Tensor) -> Tensor:
-        """Raw logits (B, n, V) of codes of ``books`` (B, n), or of one book (B, 1), from ``states`` (B, n, E)."""
+    def _read(self, states: Tensor, books: Tensor, first: int | None = None) -> Tensor:
+        """Raw logits (B, n, V) of codes of ``books`` (B, n), or of one book (B, 1), from ``states`` (B, n, E).
+
+        Args:
+            first: The book of the first row as the host knows it; asking the device for it would wait for the device.
+        """
         books, model = self._known(books), self.target.model
         if books.shape[1] == 1 < states.shape[1]:  # only drafts that branch have several states for a book
             assert isinstance(model, BranchingModel)
-            return model.level_logits(states, int(books), (states.shape[1],))
+            assert first is not None
+            return model.level_logits(states, first, (states.shape[1],))
         # one row has one run of books, whose heads need no copy
         return model.head(states, books[0] if len(books) == 1 else books)
 

@@ -42,10 +42,10 @@ def words(pieces: Sequence[str], cells: Sequence[Place]) -> str:
 
     Args:
         pieces: What each token adds to the text.
-        cells: The tokens; those that add nothing are left out.
+        cells: The tokens, as many; those that add nothing are left out.
     """
     spans = []
-    for piece, cell in zip(pieces, cells, strict=False):
+    for piece, cell in zip(pieces, cells, strict=True):
         if piece:
             origin = "drafted" if cell.drafted else "drawn by the model"
             title = f"{origin}; {cell.rejected} drafts rejected here before"

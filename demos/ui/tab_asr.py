@@ -90,11 +90,11 @@ class RecognitionTab(Tab):
         from mmspec.speech.audio import load_audio
 
         clip = load_audio(audio, pipe.adapter.sampling_rate)
-        words = [word for word in lane.output.words[0] if word.start is not None and word.end is not None]
         colours = colours_of_words(*tokens_of(pipe, lane))
         spans = [
             (word.start / clip.seconds, word.end / clip.seconds, colour)
-            for word, colour in zip(words, colours, strict=False)
+            for word, colour in zip(lane.output.words[0], colours, strict=True)
+            if word.start is not None and word.end is not None
         ]
         picture = draw_wave(np.asarray(clip.samples), spans, width=900)
         return html.picture(picture, "the recording; each word has the mean colour of its tokens")
@@ -106,7 +106,7 @@ def tokens_of(pipe: Any, lane: Lane) -> tuple[list[str], list[Place]]:
     cells: list[Place] = []
     part, rows = lane.seen[-1], [row for row in lane.stats.rows if row.trace]
     adapter = pipe.adapter
-    for tokens, row in zip([known for known in part.tokens if known], rows, strict=False):
+    for tokens, row in zip([known for known in part.tokens if known], rows, strict=True):
         added = pieces_of(adapter.codec.decode, [token for token in tokens if token not in adapter.stop_tokens])
         if pieces and added:
             added[0] = f" {added[0].lstrip()}"

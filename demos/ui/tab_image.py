@@ -72,7 +72,7 @@ class ImageTab(Tab):
         part, grid = lane.seen[-1], pipe.layout()
         side = max(2, _SHOWN // grid.columns)
         shown = []
-        for image, row in zip(part.images, lane.stats.rows, strict=False):
+        for image, row in zip(part.images, lane.stats.rows, strict=True):
             heat = draw_grid(places(row.trace), grid.rows, grid.columns, side, grid.row_length, grid.row_start)
             shown.append(html.picture(image, "the picture so far", _SHOWN))
             shown.append(html.picture(heat, "what became of the drafts at each place", _SHOWN))

@@ -74,7 +74,8 @@ class VisionLanguageTab(Tab):
 
         tokens = lane.seen[-1].tokens
         pieces = pieces_of(lambda known: decode(pipe.processor.tokenizer, known), tokens)
-        return html.words(pieces, places(lane.stats.rows[0].trace)), None
+        # a token that ends the answer was emitted, but is no part of it
+        return html.words(pieces, places(lane.stats.rows[0].trace)[: len(pieces)]), None
 
 
 def pieces_of(text_of: Any, tokens: list[int]) -> list[str]:
